@@ -1,0 +1,1 @@
+"""The agent: loop, recorder, conversation, approvals, event log, command line."""

@@ -1,0 +1,1 @@
+"""MiniMax Sparse Attention: selection and attention, each kernel beside its plain-torch twin."""

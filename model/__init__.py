@@ -1,0 +1,1 @@
+"""MiniMax-M3: configuration, towers, caches, tokenizer, chat format, engine, training."""

@@ -1,0 +1,148 @@
+"""What the agent and a model say to each other.
+
+A `Model` takes an append-only conversation and streams back thinking, text and tool calls. Three
+implementations exist or are planned: the in-process engine, a remote server, and a scripted model for tests;
+the agent cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Role = Literal["root", "developer", "user", "assistant", "tool"]
+FRAMES_PER_CLIP = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """Exactly four frames of one size that span an action, oldest first.
+
+    frames: uint8 RGB, shape [4, height, width, 3].
+    times_s: seconds of each frame since the first one (so times_s[0] == 0.0).
+    settled: whether the screen was quiet when the last frame was taken.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    times_s: tuple[float, float, float, float]
+    settled: bool = True
+
+    def __post_init__(self) -> None:
+        shape = self.frames.shape
+        if self.frames.dtype != np.uint8 or len(shape) != 4 or shape[0] != FRAMES_PER_CLIP or shape[3] != 3:
+            raise ValueError(f"a clip holds {FRAMES_PER_CLIP} uint8 RGB frames of one size, not {shape}")
+
+
+@dataclass(frozen=True, eq=False)
+class Image:
+    """One picture: uint8 RGB, shape [height, width, 3]."""
+
+    pixels: npt.NDArray[np.uint8]
+
+
+Part = str | Clip | Image
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call the model made. `arguments` are typed by the tool's JSON schema where it names the parameter."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. `parts` are in order; `reasoning` and `tool_calls` belong to assistant turns only."""
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as the model sees it: `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds and sampling for one answer. temperature 0 is greedy."""
+
+    max_tokens: int = 512
+    max_seconds: float = 120.0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    thinking: Literal["enabled", "disabled", "adaptive"] = "disabled"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one answer cost. Tokens and wall seconds; `cached_tokens` were not computed again."""
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    vision_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ThinkingChunk:
+    text: str
+
+
+@dataclass(frozen=True)
+class TextChunk:
+    text: str
+
+
+@dataclass(frozen=True)
+class CallChunk:
+    call: ToolCall
+
+
+@dataclass(frozen=True)
+class EndChunk:
+    """Always the last chunk. `reason`: end = the model ended its turn; length, time = a limit; stop = asked to."""
+
+    reason: Literal["end", "length", "time", "stop"]
+    usage: Usage = field(default_factory=Usage)
+
+
+Chunk = ThinkingChunk | TextChunk | CallChunk | EndChunk
+
+
+class ModelError(Exception):
+    """A model cannot answer; the message is one sentence with the mend."""
+
+
+class Model(Protocol):
+    """Anything that can answer a conversation."""
+
+    @property
+    def name(self) -> str: ...
+
+    def respond(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        stop: asyncio.Event,
+        limits: Limits,
+    ) -> AsyncIterator[Chunk]:
+        """Stream one answer; the last chunk is an `EndChunk`. Setting `stop` ends it within a second."""
+        ...

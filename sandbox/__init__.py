@@ -1,0 +1,1 @@
+"""An isolated machine for one task: files, shell, display, browser."""

@@ -1,0 +1,1 @@
+"""The task format, the suites that ship, adapters to public benchmarks, graders."""

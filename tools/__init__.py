@@ -1,0 +1,1 @@
+"""What the model can call: typed arguments, typed results."""
