@@ -1,0 +1,42 @@
+"""The words the model reads. The shipped model was trained on exactly these, so they do not vary.
+
+A first turn is the clip, then the instruction. A tool turn is the result's text, a newline and one
+observation word, then the clip. Tasks without a screen send no clip; their turns are otherwise the same.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pilotfish.model.protocol import Clip, Message
+
+DEVELOPER = (
+    "You control a computer through tools. Each clip shows four frames of the screen, oldest first. "
+    "Coordinates are integers from 0 to 1000 on both axes. When the task is finished, use the action done."
+)
+
+Observation = Literal["settled", "unchanged", "unsettled"]
+"""What the screen did after an action: came to rest, stayed byte-identical, or was moving at the cap."""
+
+
+def developer_turn() -> Message:
+    """The fixed opening of every conversation."""
+    return Message("developer", (DEVELOPER,))
+
+
+def first_turn(instruction: str, clip: Clip | None) -> Message:
+    """The task: what the screen shows, then what is wanted."""
+    return Message("user", (instruction,) if clip is None else (clip, instruction))
+
+
+def tool_turn(result: str, word: Observation | None, clip: Clip | None) -> Message:
+    """One tool result. `word` is None when the task has no screen."""
+    text = result if word is None else f"{result}\n{word}"
+    return Message("tool", (text,) if clip is None else (text, clip))
+
+
+def observation_word(*, changed: bool, settled: bool) -> Observation:
+    """`unsettled` wins over `unchanged`: a screen that never came to rest was not proven still."""
+    if not settled:
+        return "unsettled"
+    return "settled" if changed else "unchanged"
