@@ -1,0 +1,266 @@
+"""The text tower of MiniMax-M3.
+
+What is unusual about it:
+- the first layers are dense; later ones are sparse twice over: MSA attention and a mixture of experts;
+- an index branch (one small head per KV group, one shared key head) picks the blocks of keys each group sees; it
+  has no value and no output, and learns only from a KL loss against the main branch;
+- Gemma norms (1 + weight) everywhere, also on queries and keys per head, before a rotary embedding of part of the head;
+- the router scores by sigmoid; its bias takes part in choosing experts, never in weighting them.
+
+Shape legend: B batch, T new tokens, N all tokens, H query heads, G KV groups, D head width, E hidden width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pilotfish.kernels import reference as msa
+from pilotfish.model.cache import Cache
+from pilotfish.model.config import TextConfig
+from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
+
+AttentionKind = Literal["sparse", "dense"]
+
+
+@dataclass
+class IndexLoss:
+    """Collects the index branch's KL loss of each sparse layer during a training pass.
+
+    rows: how many query positions (drawn anew for each layer, the same over the batch) enter the loss.
+    """
+
+    rows: int = 64
+    terms: list[Tensor] = field(default_factory=list)
+
+    def total(self) -> Tensor:
+        """Sum over layers of the mean KL, in nat."""
+        return torch.stack(self.terms).sum()
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; in a sparse layer the index branch chooses its blocks of keys."""
+
+    def __init__(self, config: TextConfig, layer: int):
+        super().__init__()
+        self.config, self.layer, self.sparse = config, layer, config.sparse_layers[layer]
+        c, width = config, config.head_dim
+        self.q_proj = nn.Linear(c.hidden_size, c.num_attention_heads * width, bias=False)
+        self.k_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * width, bias=False)
+        self.v_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * width, bias=False)
+        self.o_proj = nn.Linear(c.num_attention_heads * width, c.hidden_size, bias=False)
+        self.q_norm = GemmaRMSNorm(width, c.rms_norm_eps)
+        self.k_norm = GemmaRMSNorm(width, c.rms_norm_eps)
+        if self.sparse:
+            self.index_q_proj = nn.Linear(c.hidden_size, c.index_heads * c.index_dim, bias=False)
+            self.index_k_proj = nn.Linear(c.hidden_size, c.index_dim, bias=False)
+            self.index_q_norm = GemmaRMSNorm(c.index_dim, c.rms_norm_eps)
+            self.index_k_norm = GemmaRMSNorm(c.index_dim, c.rms_norm_eps)
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        cache: Cache | None,
+        kind: AttentionKind,
+        index_loss: IndexLoss | None,
+    ) -> Tensor:
+        c, start = self.config, 0 if cache is None else cache.length
+        scale = c.head_dim**-0.5
+        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
+        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
+        v = self._heads(self.v_proj, x_BTE)
+        if cache is not None:
+            k, v = cache.append(self.layer, k, v)
+        if self.sparse:
+            qi, ki = self._index(x_BTE.detach(), rotary)
+            if cache is not None:
+                ki = cache.append_index(self.layer, ki)
+        keys = k.shape[2]
+        within_budget = keys <= c.topk_blocks * c.block_size
+        if not self.sparse or kind == "dense" or (within_budget and index_loss is None):
+            out = msa.dense_attention(q, k, v, start, scale)
+        else:
+            with torch.no_grad():
+                scores = msa.block_scores(qi, ki, start, c.block_size)
+                ids = msa.select_blocks(
+                    scores, start, c.block_size, c.topk_blocks, c.local_blocks, c.init_blocks
+                )
+            if index_loss is None:
+                out = msa.sparse_attention(q, k, v, ids, start, c.block_size, scale)
+            else:
+                keep = msa.keep_mask(ids, start, c.block_size, keys)
+                out = msa.masked_attention(q, k, v, keep, scale)
+                rows = torch.randperm(keys, device=q.device)[: index_loss.rows]
+                index_loss.terms.append(
+                    msa.index_kl(q[:, :, rows], k, qi[:, :, rows], ki, keep[:, :, rows], scale)
+                )
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:
+        return projection(x_BTE).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
+
+    def _index(self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Index queries [B, G, T, Di] and keys [B, T, Di]; no gradient leaves through `x`."""
+        q = self.index_q_proj(x_BTE).unflatten(-1, (-1, self.config.index_dim)).transpose(1, 2)
+        q = rotate(self.index_q_norm(q), *rotary)
+        return q, rotate(self.index_k_norm(self.index_k_proj(x_BTE)), *rotary)
+
+
+class MLP(nn.Module):
+    """SwiGLU-OAI with separate gate and up: the dense layers and the shared expert."""
+
+    def __init__(self, config: TextConfig, width: int):
+        super().__init__()
+        self.config = config
+        self.gate_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.config
+        hidden = swiglu(self.gate_proj(x), self.up_proj(x), c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
+        return self.down_proj(hidden)
+
+
+class Expert(nn.Module):
+    """One routed expert under its published names: w1 = gate, w3 = up, w2 = down."""
+
+    def __init__(self, config: TextConfig):
+        super().__init__()
+        self.config = config
+        self.w1 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.w2 = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.w3 = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.config
+        return self.w2(swiglu(self.w1(x), self.w3(x), c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta))
+
+
+class MoE(nn.Module):
+    """Routed experts plus one shared expert.
+
+    Inference runs the chosen experts on their tokens alone. Training runs every expert on every token in one
+    batched product: at the sizes trained here that is faster than gathering, and gives the same result.
+    """
+
+    def __init__(self, config: TextConfig):
+        super().__init__()
+        self.config = config
+        self.gate = nn.Linear(config.hidden_size, config.num_local_experts, bias=False)
+        self.e_score_correction_bias = nn.Buffer(torch.zeros(config.num_local_experts))
+        self.experts = nn.ModuleList(Expert(config) for _ in range(config.num_local_experts))
+        self.shared_experts = MLP(config, config.shared_intermediate_size)
+        self.load: Tensor | None = None  # training: share of the choices each expert got in the last pass
+
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        x = x_BTE.flatten(0, 1)
+        weights, chosen = self._route(x)
+        routed = (
+            self._all_experts(x, weights, chosen)
+            if self.training
+            else self._chosen_experts(x, weights, chosen)
+        )
+        out = routed * self.config.routed_scaling_factor + self.shared_experts(x)
+        return out.view_as(x_BTE)
+
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights (fp32, sum 1) and ids of the chosen experts, both [tokens, chosen]."""
+        scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
+        chosen = (
+            (scores + self.e_score_correction_bias.float())
+            .topk(self.config.num_experts_per_tok, sorted=False)
+            .indices
+        )
+        weights = scores.gather(1, chosen)
+        if self.training:
+            self.load = F.one_hot(chosen, scores.shape[1]).float().mean((0, 1)).detach()
+        return weights / weights.sum(-1, keepdim=True), chosen
+
+    def _chosen_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for e in chosen.unique().tolist():
+            token, slot = (chosen == e).nonzero(as_tuple=True)
+            out.index_add_(0, token, (self.experts[e](x[token]) * weights[token, slot, None]).to(x.dtype))
+        return out
+
+    def _all_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        c = self.config
+        w1, w2, w3 = (
+            torch.stack([getattr(e, name).weight for e in self.experts]) for name in ("w1", "w2", "w3")
+        )
+        gate = F.linear(x, w1.flatten(0, 1))
+        up = F.linear(x, w3.flatten(0, 1))
+        hidden = swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
+        share = torch.zeros(x.shape[0], c.num_local_experts, device=x.device).scatter(1, chosen, weights)
+        hidden = hidden.unflatten(-1, (c.num_local_experts, -1)) * share[..., None].to(hidden.dtype)
+        return F.linear(hidden.flatten(1), w2.transpose(0, 1).flatten(1))
+
+
+class Layer(nn.Module):
+    """Pre-norm block: attention, then a dense MLP or a mixture of experts."""
+
+    def __init__(self, config: TextConfig, layer: int):
+        super().__init__()
+        self.input_layernorm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.moe = config.moe_layers[layer]
+        if self.moe:
+            self.block_sparse_moe = MoE(config)
+        else:
+            self.mlp = MLP(config, config.dense_intermediate_size)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        cache: Cache | None,
+        kind: AttentionKind,
+        index_loss: IndexLoss | None,
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rotary, cache, kind, index_loss)
+        h = self.post_attention_layernorm(x)
+        return x + (self.block_sparse_moe(h) if self.moe else self.mlp(h))
+
+
+class TextModel(nn.Module):
+    """Embedding, layers, final norm."""
+
+    def __init__(self, config: TextConfig):
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
+        self.norm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        x_BTE: Tensor,
+        cache: Cache | None = None,
+        kind: AttentionKind = "sparse",
+        index_loss: IndexLoss | None = None,
+    ) -> Tensor:
+        """Hidden states after the final norm, [B, T, E]. With a cache, B is 1 and the tokens follow those cached."""
+        start, T = 0 if cache is None else cache.length, x_BTE.shape[1]
+        positions = torch.arange(start, start + T, device=x_BTE.device)
+        rotary = text_rotary(positions, self.config.rotary_dim, self.config.rope_theta)
+        for layer in self.layers:
+            x_BTE = layer(x_BTE, rotary, cache, kind, index_loss)
+        if cache is not None:
+            cache.advance(T)
+        return self.norm(x_BTE)
+
+
+class CausalLM(nn.Module):
+    """The text tower and its output head, as the checkpoint names them."""
+
+    def __init__(self, config: TextConfig):
+        super().__init__()
+        self.model = TextModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
