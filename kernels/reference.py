@@ -1,11 +1,12 @@
 """MiniMax Sparse Attention in plain torch, written to be read and checked against the paper.
 
-Selection (arXiv 2606.13392, section 2): an index head per KV group scores every visible key; a block's score is
-the maximum over its visible keys; each query of each group keeps `topk` blocks, its own block always among them.
-The main branch attends to the kept blocks alone.
+Selection (arXiv 2606.13392, section 2): an index head per KV group scores every visible key; a block's
+score is the maximum over its visible keys; each query of each group keeps `topk` blocks, its own block
+always among them. The main branch attends to the kept blocks alone.
 
-Shape legend: B batch, H query heads, G KV groups (= index heads), T queries, N keys, D head width, C blocks of
-keys, K kept blocks. Query i of the T stands at position `start + i`; keys stand at 0..N-1 with N = start + T.
+Shape legend: B batch, H query heads, G KV groups (= index heads), T queries, N keys, D head width, C blocks
+of keys, K kept blocks. Query i of the T stands at position `start + i`; keys stand at 0..N-1 with N = start
++ T.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def sparse_attention(
 ) -> Tensor:
     """Attention of each query to the blocks its group kept; returns [B, H, T, D].
 
-    Small problems take one masked pass; larger ones gather the kept blocks of `GATHER_ROWS` queries at a time, so
-    memory never grows with T x N.
+    Small problems take one masked pass; larger ones gather the kept blocks of `GATHER_ROWS` queries at a
+    time, so memory never grows with T x N.
     """
     T, N = q_BHTD.shape[2], k_BGND.shape[2]
     if T * N <= MASKED_PATH_LIMIT and T > 1:
@@ -140,8 +141,9 @@ def index_kl(
 ) -> Tensor:
     """Mean KL(teacher || index branch) over queries and groups: the loss that trains the index branch.
 
-    The teacher is the mean over a group's heads of the main branch's attention over the kept keys, detached; the
-    student is the softmax of the index scores over the same keys, scaled by 1/sqrt(index width).
+    The teacher is the mean over a group's heads of the main branch's attention over the kept keys,
+    detached; the student is the softmax of the index scores over the same keys, scaled by 1/sqrt(index
+    width).
     """
     B, H, T, D = q_BHTD.shape
     G = k_BGND.shape[1]

@@ -14,7 +14,8 @@ from pilotfish.model.config import M3Config
 class Cache:
     """Keys and values [1, G, N, D] and index keys [1, N, Di] of one sequence, grown in doubling steps.
 
-    `length` is the number of tokens every layer holds; a forward pass writes behind it and then advances it once.
+    `length` is the number of tokens every layer holds; a forward pass writes behind it and then advances it
+    once.
     """
 
     def __init__(self, config: M3Config, capacity: int, device: torch.device | str, dtype: torch.dtype):

@@ -2,8 +2,8 @@
 
 The file has traps: `text_config.model_type` says "minimax_m2"; sparse layers are listed in
 `sparse_attention_config.sparse_attention_freq` (published) or `layer_types` (written by transformers); the
-rotary width is `head_dim * partial_rotary_factor`, and `rotary_dim` alone is only a fallback; RoPE settings may
-sit flat or under `rope_parameters`; without a sparse configuration every layer is full attention.
+rotary width is `head_dim * partial_rotary_factor`, and `rotary_dim` alone is only a fallback; RoPE settings
+may sit flat or under `rope_parameters`; without a sparse configuration every layer is full attention.
 """
 
 from __future__ import annotations
@@ -269,11 +269,36 @@ class _Reader:
 
 _FREQ = {0: False, 1: True}
 _KNOWN_TOP = frozenset(
-    "architectures auto_map model_type torch_dtype dtype transformers_version image_token_index video_token_index "
-    "image_token_id video_token_id image_seq_length process_image_mode image_grid_pinpoints "
-    "img_token_compression_config multimodal_projector_bias projector_hidden_act projector_hidden_size "
-    "patch_merge_bias vision_feature_layer vision_feature_select_strategy num_reward_heads tie_word_embeddings "
-    "text_config vision_config quantization_config bos_token_id eos_token_id pad_token_id".split()
+    {
+        "architectures",
+        "auto_map",
+        "model_type",
+        "torch_dtype",
+        "dtype",
+        "transformers_version",
+        "image_token_index",
+        "video_token_index",
+        "image_token_id",
+        "video_token_id",
+        "image_seq_length",
+        "process_image_mode",
+        "image_grid_pinpoints",
+        "img_token_compression_config",
+        "multimodal_projector_bias",
+        "projector_hidden_act",
+        "projector_hidden_size",
+        "patch_merge_bias",
+        "vision_feature_layer",
+        "vision_feature_select_strategy",
+        "num_reward_heads",
+        "tie_word_embeddings",
+        "text_config",
+        "vision_config",
+        "quantization_config",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+    }
 )
 
 

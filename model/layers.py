@@ -39,7 +39,7 @@ def text_rotary(positions_T: Tensor, width: int, theta: float) -> tuple[Tensor, 
 
 
 def swiglu(gate: Tensor, up: Tensor, alpha: float, limit: float, beta: float) -> Tensor:
-    """SwiGLU-OAI: (up + beta) * gate * sigmoid(alpha * gate), the gate clamped from above, up on both sides."""
+    """SwiGLU-OAI: (up + beta) * gate * sigmoid(alpha * gate); gate clamped from above, up on both sides."""
     gate = gate.clamp(max=limit)
     up = up.clamp(-limit, limit)
     return (up + beta) * gate * torch.sigmoid(alpha * gate)

@@ -2,9 +2,10 @@
 
 What is unusual about it:
 - the first layers are dense; later ones are sparse twice over: MSA attention and a mixture of experts;
-- an index branch (one small head per KV group, one shared key head) picks the blocks of keys each group sees; it
-  has no value and no output, and learns only from a KL loss against the main branch;
-- Gemma norms (1 + weight) everywhere, also on queries and keys per head, before a rotary embedding of part of the head;
+- an index branch (one small head per KV group, one shared key head) picks the blocks of keys each group
+  sees; it has no value and no output, and learns only from a KL loss against the main branch;
+- Gemma norms (1 + weight) everywhere, also on queries and keys per head, before a rotary embedding of part
+  of the head;
 - the router scores by sigmoid; its bias takes part in choosing experts, never in weighting them.
 
 Shape legend: B batch, T new tokens, N all tokens, H query heads, G KV groups, D head width, E hidden width.
@@ -246,7 +247,7 @@ class TextModel(nn.Module):
         kind: AttentionKind = "sparse",
         index_loss: IndexLoss | None = None,
     ) -> Tensor:
-        """Hidden states after the final norm, [B, T, E]. With a cache, B is 1 and the tokens follow those cached."""
+        """Hidden states after the final norm, [B, T, E]; with a cache B is 1 and the tokens follow it."""
         start, T = 0 if cache is None else cache.length, x_BTE.shape[1]
         positions = torch.arange(start, start + T, device=x_BTE.device)
         rotary = text_rotary(positions, self.config.rotary_dim, self.config.rope_theta)

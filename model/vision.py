@@ -1,8 +1,8 @@
 """The 3D vision tower and the projector.
 
-Patches of up to four temporal patches (eight video frames, or the four frames of a clip) attend to each other in
-both directions; position enters by a rotary embedding over time, height and width. Each patch is projected to the
-text width first, then 2x2 neighbours are merged into one token.
+Patches of up to four temporal patches (eight video frames, or the four frames of a clip) attend to each
+other in both directions; position enters by a rotary embedding over time, height and width. Each patch is
+projected to the text width first, then 2x2 neighbours are merged into one token.
 
 Shape legend: P patches, S patches of one segment, D head width, V vision width.
 """
