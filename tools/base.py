@@ -1,0 +1,233 @@
+"""What a tool is: typed arguments, a typed result, and the JSON schema the model sees.
+
+Errors are values: a `ToolResult` with `ok=False` and one sentence that says what is wrong and how to mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from pilotfish.tools.grid import Screen, short
+
+if TYPE_CHECKING:
+    from pilotfish.sandbox import Sandbox
+
+__all__ = [
+    "Screen",
+    "Tool",
+    "ToolArgs",
+    "ToolContext",
+    "ToolResult",
+    "find_tool",
+    "tool_schema",
+    "validate",
+]
+
+
+class ToolArgs(BaseModel):
+    """Base of every tool's arguments. Unknown names are errors, so that a misspelt one is never ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+A = TypeVar("A", bound=ToolArgs)
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may act on: the sandbox, and the region of its display that the model sees.
+
+    A tool that needs a part that is None says so in its result.
+    """
+
+    box: Sandbox | None = None
+    screen: Screen | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ToolResult:
+    """What one call did.
+
+    text: what the model is told. end: set when the model ended the task. image: a picture that belongs to the
+    result, uint8 RGB of shape [height, width, 3].
+    """
+
+    ok: bool
+    text: str
+    end: Literal["done", "infeasible"] | None = None
+    image: npt.NDArray[np.uint8] | None = None
+
+
+class Tool(Protocol[A]):
+    """Something the model can call. `Args` gives the JSON schema; `description` is the sentence beside it."""
+
+    name: str
+    description: str
+    Args: type[A]
+
+    async def run(self, args: A, context: ToolContext) -> ToolResult:
+        """Do it. Never raises for what the model asked or what the machine answered."""
+        ...
+
+    async def close(self) -> None:
+        """Release whatever the tool holds; it may be used again afterwards."""
+        ...
+
+
+def find_tool(tools: Sequence[Tool[Any]], name: str) -> Tool[Any] | ToolResult:
+    """The tool called `name`, or a result that lists the names there are."""
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    names = [tool.name for tool in tools]
+    return ToolResult(False, f"there is no tool {short(name)}; {one_of(name, names)}.")
+
+
+def validate(tool: Tool[A], arguments: object) -> A | ToolResult:
+    """Check `arguments` (parsed JSON) against the tool's model.
+
+    Numbers and booleans given as strings are taken by the schema's type. Returns the typed arguments, or a
+    result whose text is one sentence naming each wrong field, its value and what is valid.
+    """
+    if not isinstance(arguments, Mapping):
+        return ToolResult(
+            False,
+            f"{tool.name}: the arguments are {short(arguments)}, but must be an object of named values.",
+        )
+    try:
+        return tool.Args.model_validate(dict(arguments))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        sentences = [_explain(detail, tool.Args) for detail in details[:3]]
+        return ToolResult(False, f"{tool.name}: {'; '.join(sentences)}.")
+
+
+def tool_schema(tool: Tool[Any]) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments as the model sees it.
+
+    Compact, because it is part of every prompt: no titles, no `$defs`, no null alternatives and no defaults.
+    """
+    schema = tool.Args.model_json_schema()
+    compact = _compact(schema, schema.get("$defs", {}))
+    assert isinstance(compact, dict)
+    compact.pop("description", None)
+    return compact
+
+
+def one_of(wrong: object, valid: Iterable[str]) -> str:
+    """The part of an error that says what is valid; the near misses first where there are any."""
+    names = list(valid)
+    near = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.7)
+    if near:
+        return f"did you mean {' or '.join(near)}? Valid: {', '.join(names)}"
+    return f"use one of {', '.join(names)}"
+
+
+_SCHEMA_KEYS = (
+    "type",
+    "description",
+    "enum",
+    "items",
+    "anyOf",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "properties",
+    "required",
+)
+
+
+def _compact(node: Any, definitions: Mapping[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_compact(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = dict(node)
+    if "$ref" in node:
+        node = {**definitions[node.pop("$ref").rsplit("/", 1)[1]], **node}
+    if "anyOf" in node:
+        real = [option for option in node["anyOf"] if option.get("type") != "null"]
+        if len(real) == 1:
+            node.pop("anyOf")
+            node = {**real[0], **node}
+    compact = {key: _compact(node[key], definitions) for key in _SCHEMA_KEYS if key in node}
+    if "properties" in node:
+        compact["properties"] = {
+            name: _compact(value, definitions) for name, value in node["properties"].items()
+        }
+    return compact
+
+
+_EXPECTED = {
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "list_type": "a list",
+}
+
+
+def _explain(detail: ErrorDetails, args: type[ToolArgs]) -> str:
+    """One clause for one pydantic error."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    names = list(args.model_fields)
+    name = str(detail["loc"][0]) if detail["loc"] else ""
+    if kind == "extra_forbidden":
+        return f"there is no argument `{name}`; {one_of(name, names)}"
+    if kind == "missing":
+        return f"`{name}` is missing; {_describe(args, name)}"
+    if kind == "value_error":
+        return f"`{name}` {context['error']}" if name else str(context["error"])
+    if kind == "literal_error":
+        options = [str(option) for option in _options(args, name)]
+        return f"`{name}` is {short(value)}; {one_of(value, options)}"
+    if kind in _EXPECTED:
+        return f"`{name}` is {short(value)}, but must be {_EXPECTED[kind]}"
+    if "ge" in context or "le" in context or "gt" in context or "lt" in context:
+        return f"`{name}` is {short(value)}, but {detail['msg'].removeprefix('Input ')}"
+    return f"`{name}` is {short(value)}: {detail['msg']}"
+
+
+def _options(args: type[ToolArgs], name: str) -> Sequence[Any]:
+    schema = _compact(args.model_json_schema(), {})
+    options: Sequence[Any] = schema["properties"][name].get("enum", ())
+    return options
+
+
+def _describe(args: type[ToolArgs], name: str) -> str:
+    options = _options(args, name)
+    if options:
+        return f"use one of {', '.join(map(str, options))}"
+    return args.model_fields[name].description or "give it"
+
+
+def seconds(value: object) -> float:
+    """A finite number of seconds from a number or a decimal string.
+
+    Raises ValueError with the end of a sentence that starts with the argument's name.
+    """
+    wrong = ValueError(f"is {short(value)}, but must be a number of seconds")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise wrong
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        raise wrong from None
+    if not math.isfinite(number):
+        raise wrong
+    return number
