@@ -1,0 +1,188 @@
+"""`tokenizer.json` of a checkpoint: text to token ids and back.
+
+M3's markers (`]~b]`, `[e~[`, `]<]minimax[>[`, ...) are added tokens that are not flagged special, so an ordinary
+tokenizer turns a user's text that merely spells one into the real thing. Here the two are kept apart: `encode` never
+produces an added token whatever the text says, and `encode_markers` is for text we wrote ourselves.
+Markers are found by their spelling, so any checkpoint of the family works, whatever its ids.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import tokenizers
+
+from pilotfish.model.protocol import ModelError
+
+TURN_START = "]~b]"
+TURN_END = "[e~["
+DOCUMENT_START = "]~!b["
+NAMESPACE = "]<]minimax[>["
+THINK_START = "<mm:think>"
+THINK_END = "</mm:think>"
+IMAGE = "]<]image[>["
+VIDEO = "]<]video[>["
+IMAGE_START = "]<]start of image[>["
+IMAGE_END = "]<]end of image[>["
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+class Tokenizer:
+    """Byte-level BPE with added tokens, as loaded from a checkpoint's folder."""
+
+    def __init__(self, description: Mapping[str, Any], *, source: str = "tokenizer.json") -> None:
+        """`description` is the parsed `tokenizer.json`; `source` names it in errors."""
+        self._source = source
+        try:
+            self.markers: dict[str, int] = {t["content"]: t["id"] for t in description["added_tokens"]}
+            ordinary = dict(description, added_tokens=[], post_processor=None, padding=None, truncation=None)
+            vocab: dict[str, int] = description["model"]["vocab"]
+            # Some files list the added tokens in the vocabulary too, where a whole-word match could reach them.
+            ordinary["model"] = dict(
+                description["model"], vocab={t: i for t, i in vocab.items() if t not in self.markers}
+            )
+            self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
+        except Exception as error:  # the library raises bare Exception for every fault of the file
+            raise ModelError(f"{source} is not a tokenizer ({error}); fetch the checkpoint again") from error
+        self._bytes = _token_bytes(vocab, self.markers)
+        self._by_id = {i: spelling for spelling, i in self.markers.items()}
+        by_length = sorted(filter(None, self.markers), key=len, reverse=True)
+        self._marker_pattern = (
+            re.compile("(" + "|".join(map(re.escape, by_length)) + ")") if by_length else None
+        )
+        self.vocab_size = max(self._bytes, default=-1) + 1
+        """One more than the highest id in use."""
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Self:
+        """Load `tokenizer.json` from a checkpoint's folder; raises `ModelError` when it is missing or broken."""
+        path = Path(folder) / "tokenizer.json"
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or error
+            raise ModelError(
+                f"cannot read {path} ({reason}); name a folder that holds a checkpoint"
+            ) from error
+        except ValueError as error:
+            raise ModelError(f"{path} is not valid JSON ({error}); fetch the checkpoint again") from error
+        if not isinstance(description, dict):
+            raise ModelError(f"{path} holds no JSON object; fetch the checkpoint again")
+        return cls(description, source=str(path))
+
+    def id(self, marker: str) -> int:
+        """The id of an added token; raises `ModelError` when this tokenizer has none of that spelling."""
+        try:
+            return self.markers[marker]
+        except KeyError:
+            raise ModelError(
+                f"{self._source} has no token {marker!r}; use a checkpoint of the MiniMax-M3 family"
+            ) from None
+
+    @property
+    def eos_id(self) -> int:
+        """The end of a turn, at which generation stops."""
+        return self.id(TURN_END)
+
+    @property
+    def bos_id(self) -> int:
+        """The begin of a document; every rendered conversation starts with it."""
+        return self.id(DOCUMENT_START)
+
+    @property
+    def image_id(self) -> int:
+        """The placeholder of one merged patch of a picture."""
+        return self.id(IMAGE)
+
+    @property
+    def video_id(self) -> int:
+        """The placeholder of one merged patch of a clip."""
+        return self.id(VIDEO)
+
+    @property
+    def vision_ids(self) -> tuple[int, ...]:
+        """Ids that only a prompt may hold; a sampler must suppress them, for no patches would back them."""
+        return tuple(self.id(marker) for marker in (IMAGE, VIDEO, IMAGE_START, IMAGE_END))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text. No text, whatever it spells, yields an added token."""
+        ids: list[int] = self._ordinary.encode(_without_surrogates(text), add_special_tokens=False).ids
+        return ids
+
+    def encode_markers(self, text: str) -> list[int]:
+        """Ids of trusted text, in which a marker's spelling means the marker."""
+        ids: list[int] = []
+        for piece in self.split_markers(text):
+            ids += [piece] if isinstance(piece, int) else self.encode(piece)
+        return ids
+
+    def split_markers(self, text: str) -> list[int | str]:
+        """Cut trusted text at its markers (the longest spelling wins): marker ids and the text between them."""
+        if self._marker_pattern is None:
+            return [text] if text else []
+        pieces = self._marker_pattern.split(text)
+        return [self.markers[piece] if n % 2 else piece for n, piece in enumerate(pieces) if piece]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids, markers included; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+    def decoder(self) -> IncrementalDecoder:
+        """A decoder that takes one id after another."""
+        return IncrementalDecoder(self)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes one id stands for; an id without a token (a padded vocabulary) is U+FFFD."""
+        return self._bytes.get(token_id, _REPLACEMENT)
+
+
+class IncrementalDecoder:
+    """Turns ids into text as they come and never hands out half a character."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token_id: int) -> str:
+        """The text that became certain with this id; may be empty."""
+        return self._utf8.decode(self._tokenizer.token_bytes(token_id))
+
+    def close(self) -> str:
+        """What is left at the end: U+FFFD when a character was cut."""
+        return self._utf8.decode(b"", final=True)
+
+
+def _without_surrogates(text: str) -> str:
+    """Lone surrogates have no UTF-8; pairs become the character they spell, the rest U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _token_bytes(vocab: Mapping[str, int], markers: Mapping[str, int]) -> dict[int, bytes]:
+    """Bytes per id. Ordinary tokens are spelled in the byte-level alphabet, markers in plain text."""
+    byte_of = {character: byte for byte, character in byte_alphabet().items()}
+    table = {}
+    for token, token_id in vocab.items():
+        try:
+            table[token_id] = bytes(byte_of[character] for character in token)
+        except KeyError:
+            table[token_id] = token.encode(errors="replace")
+    table.update((token_id, spelling.encode()) for spelling, token_id in markers.items())
+    return table
+
+
+def byte_alphabet() -> dict[int, str]:
+    """The printable character that stands for each byte in byte-level BPE (the GPT-2 table).
+
+    Bytes that print in Latin-1 stand for themselves; the others take the characters from U+0100 on, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    moved = (chr(0x100 + n) for n in range(256))
+    return {byte: chr(byte) if byte in printable else next(moved) for byte in range(256)}

@@ -1,0 +1,1 @@
+"""How nano was made: its tokenizer, its data, and the trainer of its weights."""

@@ -1,0 +1,320 @@
+"""Train nano's tokenizer: `python -m pilotfish.model.training.tokenizer OUT`.
+
+Byte-level BPE of 2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so that a
+marker's id is its published id minus 198013. The corpus is what the small model reads and writes: renderings of
+its own chat format, the tools' schemas, MiniWoB++'s words, English and Python from the standard library.
+Nothing of a held-out MiniWoB++ task is read. The result depends only on the versions of Python and miniwob.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import itertools
+import json
+import os
+import random
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from pilotfish.model.chat import compile_template, render_template
+from pilotfish.model.protocol import Message, ToolCall, ToolSpec
+from pilotfish.model.tokenizer import DOCUMENT_START, TURN_END
+
+VOCAB_SIZE = 2048
+
+# M3's added tokens, in the order of their ids from 200000 on.
+ADDED_TOKENS = (
+    "]!p~[ <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <reponame> <filename> <gh_stars> <issue_start> "
+    "<issue_comment> <issue_closed> <jupyter_start> <jupyter_text> <jupyter_code> <jupyter_output> <empty_output> "
+    "<commit_before> <commit_msg> <commit_after> ]~b] [e~[ ]!d~[ <function_call> <code_interpreter> "
+    "]<]speech[>[ ]<]image[>[ ]<]video[>[ ]<]start_of_speech[>[ ]<]end_of_speech[>[ ]<]start_of_image[>[ "
+    "]<]end_of_image[>[ ]<]start_of_video[>[ ]<]end_of_video[>[ ]<]vision_pad[>[ ]~!b[ <jupyter_error> "
+    "<add_file> <delete_file> <rename_file> <edit_file> <commit_message> <empty_source_file> <repo_struct> "
+    "<code_context> <file_content> <source_files> <pr_start> <review_comment> <filepath> <file_sep> "
+    "<think> </think> <tool_call> </tool_call> ]<]frame[>[ ]<]start_of_frame[>[ ]<]end_of_frame[>[ "
+    "<|content_altered_placeholder|> ]<]minimax[>[ <mm:think> </mm:think>"
+)
+
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+PRE_TOKENS = "|".join(
+    (
+        # A whole tag of the tool-call grammar, then a snake_case name: each becomes one token.
+        r'</?[A-Za-z_]+(?: name="[A-Za-z_]+")?>',
+        r" ?[a-z]+(?:_[a-z]+)+",
+        # Words as in o200k, except that only a blank may lead them: a label is spelled alike in "Ok" and <text>Ok.
+        f" ?{_UPPER}*{_LOWER}+{_SUFFIX}",
+        f" ?{_UPPER}+{_LOWER}*{_SUFFIX}",
+        # One digit is one token, so that a place keeps its meaning. Punctuation stops before a tag.
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}][^\s\p{L}\p{N}<]*[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+
+HELD_OUT_TASKS = frozenset(
+    "click-test-transfer click-checkboxes-transfer click-dialog-2 click-color enter-text-2 login-user-popup "
+    "multi-orderings social-media-some email-inbox-noscroll use-slider-2".split()
+)
+
+ACTIONS = (
+    "key type mouse_move left_click right_click middle_click double_click triple_click left_click_drag scroll wait "
+    "screenshot hold_key left_mouse_down left_mouse_up cursor_position zoom done infeasible"
+).split()
+KEYS = (
+    "Return Tab Escape BackSpace Delete Home End Page_Up Page_Down Up Down Left Right space F5 ctrl+a ctrl+c "
+    "ctrl+v ctrl+x ctrl+z ctrl+s shift+Tab alt+Tab alt+F4"
+).split()
+INTERFACE_WORDS = (
+    "Submit submit Button button Click click Cancel OK Ok ok Yes yes No no Next Previous Back Close close Open open "
+    "Save Send Search search Enter enter Select select Menu Login Log Sign Username Password username password Name "
+    "name Email email text Text field box checkbox radio dropdown list List link Link tab Tab slider dialog window "
+    "item Item option date Date month day year press Press type Type drag scroll left right up down top bottom "
+    "the and on in into from to of with then color shape size small large red green blue yellow black white "
+    "circle square triangle rectangle number letter word file File edit Edit Delete delete Reply Forward Trash "
+    "star book flight one two three four five first second third last page image icon settled unchanged unsettled"
+).split()
+TEMPLATES = (
+    'Click on the "{a}" button.',
+    "Click the {a} button.",
+    'Enter "{a}" into the text field and press Submit.',
+    'Enter the username "{a}" and the password "{b}" into the text fields and press login.',
+    "Select {a} and click Submit.",
+    "Select {a}, {b} and click Submit.",
+    "Select {a} from the list and click Submit.",
+    'Click on the link "{a}".',
+    "Enter {a} as the date and hit submit.",
+    'Type "{a}" into the search box, then press Search.',
+    'Find the email by {a} and click the trash icon to delete it. Send "{b}" to {a}.',
+    "Focus into the {a} input textbox. Click on the {b} colored box.",
+    'Copy the text in the textarea below, paste it into the textbox and press "{a}".',
+)
+
+
+def added_tokens() -> list[str]:
+    """The published spellings; inside the bracketed ones the words are parted by blanks."""
+    return [t.replace("_", " ") if t.startswith("]<]") else t for t in ADDED_TOKENS.split()]
+
+
+def train(corpus: Iterable[str]) -> tokenizers.Tokenizer:
+    """Train on texts; the same texts in the same order give the same tokenizer."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    markers = added_tokens()
+    at_markers = re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - len(markers),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    # Markers are never learned as ordinary tokens: the added ones would fall on those ids.
+    texts = (piece for text in corpus for piece in at_markers.split(text) if piece)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in markers])
+    if tokenizer.get_vocab_size() != VOCAB_SIZE or tokenizer.token_to_id(markers[-1]) != VOCAB_SIZE - 1:
+        raise ValueError(
+            f"the corpus is too small for {VOCAB_SIZE} ids: it gave {tokenizer.get_vocab_size()}"
+        )
+    return tokenizer
+
+
+def write(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
+    """Write `tokenizer.json` and `tokenizer_config.json`, as transformers' `AutoTokenizer` reads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    added = {
+        str(tokenizer.token_to_id(marker)): {
+            "content": marker,
+            "lstrip": False,
+            "normalized": False,
+            "rstrip": False,
+            "single_word": False,
+            "special": False,
+        }
+        for marker in added_tokens()
+    }
+    config = {
+        "added_tokens_decoder": added,
+        "bos_token": DOCUMENT_START,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": TURN_END,
+        "model_max_length": 4096,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def corpus(miniwob: Path, template_text: str) -> Iterator[tuple[str, str]]:
+    """The training texts as (source, text)."""
+    rng = random.Random(0)
+    words, sentences = miniwob_texts(miniwob)
+    for text in sentences:
+        yield from [("miniwob sentences", text)] * 20
+    # Words that recur in the pages become tokens; the thousands of names come once each and stay pieces.
+    often = [word.strip(",.") for word, count in Counter(words).items() if count >= 3]
+    yield from [("recurring miniwob words", f"{word}\n {word}\n") for word in often for _ in range(60)]
+    yield "miniwob words", " ".join(words)
+    yield from [("interface words", f"{word} \n{word}\n") for word in INTERFACE_WORDS for _ in range(400)]
+    for text in conversations(rng, words, template_text):
+        yield "conversations", text
+    yield from standard_library()
+
+
+def miniwob_texts(html: Path) -> tuple[list[str], list[str]]:
+    """Words and sentences in the string literals of MiniWoB++'s pages, held-out tasks left out."""
+    pages = [p for p in sorted((html / "miniwob").glob("*.html")) if p.stem not in HELD_OUT_TASKS]
+    literal = re.compile(r"""'((?:[^'\\\n]|\\.){2,200})'|"((?:[^"\\\n]|\\.){2,200})\"""")
+    words, sentences = [], []
+    for page in [*pages, html / "common" / "ui_utils.js"]:
+        for match in literal.finditer(page.read_text(encoding="utf-8")):
+            text = re.sub(r"<[^>]*>", "", match.group(1) or match.group(2)).strip()
+            if re.fullmatch(r"[A-Za-z][a-z]+[,.]?", text):
+                words.append(text)
+            elif len(re.findall(r"\b[A-Za-z]+\b", text)) >= 3 and not re.search(r"[{}=;$/#]", text):
+                sentences.append(text)
+    return words, sentences
+
+
+def conversations(rng: random.Random, words: list[str], template_text: str) -> Iterator[str]:
+    """Renderings of whole conversations, coding ones among them, with made-up calls of every tool."""
+    template = compile_template(template_text)
+    developer = Message(
+        "developer", ("You control a computer through tools. Coordinates go from 0 to 1000.",)
+    )
+    for n in range(1500):
+        turns = [developer] if n % 10 == 0 else []
+        a, b = rng.choice(words).strip(",."), rng.choice(words).strip(",.")
+        turns.append(Message("user", (rng.choice(TEMPLATES).format(a=a, b=b),)))
+        for _ in range(4):
+            turns.append(Message("assistant", tool_calls=(_call(rng, a),)))
+            turns.append(Message("tool", (f"ok\n{rng.choice(['settled', 'unchanged', 'unsettled'])}",)))
+        tools = list(_tool_specs()) if n % 50 == 0 else []
+        yield render_template(template, turns, tools)
+
+
+def _call(rng: random.Random, word: str) -> ToolCall:
+    if rng.random() < 0.1:
+        command = rng.choice(
+            ["ls -la", "git status", "pytest -q", "cat README.md", "python main.py", "make test"]
+        )
+        return ToolCall("", "shell", {"command": command, "timeout": rng.choice([10, 60, 120])})
+    if rng.random() < 0.1:
+        kind = rng.choice(["view", "create", "replace", "insert"])
+        arguments = {
+            "command": kind,
+            "path": f"src/{word.lower()}.py",
+            "old_text": word,
+            "new_text": f"{word}\n",
+        }
+        return ToolCall("", "edit", arguments)
+    action = rng.choice(ACTIONS)
+    arguments: dict[str, Any] = {"action": action}
+    if "click" in action or action in ("mouse_move", "scroll", "left_mouse_down", "left_mouse_up"):
+        arguments["coordinate"] = [rng.randrange(1001), rng.randrange(1001)]
+    if action == "left_click_drag":
+        arguments["start_coordinate"] = [rng.randrange(1001), rng.randrange(1001)]
+    if action == "scroll":
+        arguments |= {
+            "scroll_direction": rng.choice(["up", "down", "left", "right"]),
+            "scroll_amount": rng.randrange(9),
+        }
+    if action in ("wait", "hold_key"):
+        arguments["duration"] = rng.randrange(1, 6)
+    if action in ("key", "hold_key"):
+        arguments["text"] = rng.choice(KEYS)
+    if action == "type":
+        arguments["text"] = word
+    if action == "zoom":
+        arguments["region"] = [rng.randrange(1001) for _ in range(4)]
+    return ToolCall("", "computer", arguments)
+
+
+def _tool_specs() -> Iterator[ToolSpec]:
+    """Schemas in the words the real ones use; the corpus needs their spelling, not their exact text."""
+    place = {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 0, "maximum": 1000},
+        "minItems": 2,
+        "maxItems": 2,
+    }
+    text, number = {"type": "string"}, {"type": "integer"}
+    yield ToolSpec(
+        "computer",
+        "Use the mouse and the keyboard. Coordinates are integers from 0 to 1000.",
+        {
+            "type": "object",
+            "properties": {
+                "action": {"enum": ACTIONS, "type": "string"},
+                "coordinate": {"description": "Where, as [x, y].", **place},
+                "start_coordinate": place,
+                "text": text,
+                "scroll_direction": {"enum": ["up", "down", "left", "right"], "type": "string"},
+                "scroll_amount": number,
+                "duration": {"type": "number"},
+                "region": {"anyOf": [place, {"type": "null"}], "default": None},
+            },
+            "required": ["action"],
+            "additionalProperties": False,
+        },
+    )
+    yield ToolSpec(
+        "shell",
+        "Run a command in the sandbox and return its output and exit code.",
+        {"type": "object", "properties": {"command": text, "timeout": number}, "required": ["command"]},
+    )
+    names = ("command", "path", "old_text", "new_text", "line", "start_line", "end_line")
+    yield ToolSpec(
+        "edit",
+        "View, create or change a file: the command is view, create, replace or insert.",
+        {"type": "object", "properties": dict.fromkeys(names, text), "required": ["command", "path"]},
+    )
+
+
+def standard_library() -> Iterator[tuple[str, str]]:
+    """English from docstrings and Python from sources of the running interpreter's standard library."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(folder.glob("*.py")):
+        source = path.read_text(encoding="utf-8", errors="replace")
+        for docstring in itertools.islice(re.findall(r'"""(.+?)"""', source, re.DOTALL), 20):
+            yield "docstrings", inspect.cleandoc(docstring)
+        yield "sources", source[:2000]
+
+
+def main() -> None:
+    """Train and write; says what was read."""
+    parser = argparse.ArgumentParser(prog="pilotfish.model.training.tokenizer", description=__doc__)
+    parser.add_argument("out", type=Path, help="folder to write tokenizer.json and tokenizer_config.json to")
+    out: Path = parser.parse_args().out
+    spec = importlib.util.find_spec("miniwob")
+    if spec is None or spec.origin is None:
+        parser.error("the package miniwob is missing; run `pip install miniwob`")
+    template = Path(__file__).parents[1] / "nano" / "chat_template.jinja"
+    texts = list(corpus(Path(spec.origin).parent / "html", template.read_text(encoding="utf-8")))
+    for source, group in itertools.groupby(sorted(texts), key=lambda item: item[0]):
+        sizes = [len(text) for _, text in group]
+        print(f"{source}: {len(sizes)} texts, {sum(sizes)} characters")
+    tokenizer = train(text for _, text in texts)
+    write(tokenizer, out)
+    print(f"{out}: {tokenizer.get_vocab_size()} ids")
+
+
+if __name__ == "__main__":
+    main()
