@@ -20,7 +20,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 def load_task(path: str | Path) -> Task:
     """The task in one file.
 
-    A task without `id` is named after its file (or its folder, where that holds a `task.yaml`); a task without
+    A task without `id` is named after its file (its folder, where that holds a `task.yaml`); a task without
     `suite` belongs to the suite named after the folder around it.
     Raises `TaskError`, one sentence naming file, field and mend.
     """

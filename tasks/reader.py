@@ -1,8 +1,8 @@
 """Plain data from a YAML or JSON file, without YAML's surprises.
 
 Only maps, lists, text, numbers, true/false and null come out. Anchors and aliases (the stuff of YAML bombs),
-tags, repeated keys, deep nesting and large files are refused, and words such as `no` or `2024-01-31` stay text,
-as in YAML 1.2's core schema.
+tags, repeated keys, deep nesting and large files are refused, and words such as `no` or `2024-01-31` stay
+text, as in YAML 1.2's core schema.
 """
 
 from __future__ import annotations
