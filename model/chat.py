@@ -2,11 +2,11 @@
 
 Two things here are more than rendering:
 
-- No text of a user, tool, file, screen or earlier answer can become a marker. Each such string is replaced by an
-  unguessable stand-in before the template runs and put back afterwards, as ordinary text. What the template itself
-  wrote is the only source of markers.
-- Rendering is append-only: a conversation plus one more turn starts with the ids of the conversation, which is what
-  a prefix cache lives on. (The tool results after one answer are one turn: M3 puts them in one block.)
+- No text of a user, tool, file, screen or earlier answer can become a marker. Each such string is replaced by
+  an unguessable stand-in before the template runs and put back afterwards, as ordinary text. Only what the
+  template itself wrote can be a marker.
+- Rendering is append-only: a conversation plus one more turn starts with the ids of the conversation, and on
+  that a prefix cache lives. (The tool results after one answer are one turn: M3 puts them in one block.)
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ MERGED = 4
 FRAMES_PER_TEMPORAL_PATCH = 2
 
 # Words of JSON schemas. They are ours, not a tool author's, so a template may look at them.
-SCHEMA_WORDS = frozenset(
-    "type properties required description items enum const anyOf oneOf allOf not additionalProperties default title "
-    "format minimum maximum minItems maxItems minLength maxLength pattern $ref $defs definitions "
-    "string integer number boolean array object null".split()
+_SCHEMA_WORDS = (
+    "type properties required description items enum const anyOf oneOf allOf not additionalProperties "
+    "default title format minimum maximum minItems maxItems minLength maxLength pattern $ref $defs "
+    "definitions string integer number boolean array object null"
 )
+SCHEMA_WORDS = frozenset(_SCHEMA_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,14 @@ class ChatFormat:
     """Renders conversations with one checkpoint's tokenizer and template."""
 
     def __init__(self, tokenizer: Tokenizer, template_text: str, grid_of: GridOf) -> None:
-        """`grid_of` says how many patches a picture or clip has; raises `ModelError` for a broken template."""
+        """`grid_of` counts the patches of a picture or clip; raises `ModelError` for a broken template."""
         self.tokenizer = tokenizer
         self._template = compile_template(template_text)
         self._grid_of = grid_of
 
     @classmethod
     def from_folder(cls, folder: str | Path, tokenizer: Tokenizer, grid_of: GridOf) -> Self:
-        """Take the template from a checkpoint's folder: `chat_template.jinja`, else `tokenizer_config.json`."""
+        """Take the template of a checkpoint's folder: `chat_template.jinja` or `tokenizer_config.json`."""
         return cls(tokenizer, read_template(folder), grid_of)
 
     def render(
@@ -221,8 +222,8 @@ class Veil:
         if dropped:
             text = self._hidden[min(dropped)]
             raise ModelError(
-                f"the chat template leaves out {text[:60]!r}; it takes at most one root message, then one developer"
-                " message, at the start"
+                f"the chat template leaves out {text[:60]!r}; it takes at most one root message, then one"
+                " developer message, at the start"
             )
         yield pieces[0], True
         for number, kind, following in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
@@ -249,7 +250,7 @@ def read_template(folder: str | Path) -> str:
 
 
 def compile_template(text: str) -> jinja2.Template:
-    """A chat template in the environment such templates are written for: sandboxed, blocks trimmed, loop controls."""
+    """A chat template in the environment it is written for: sandboxed, blocks trimmed, loop controls."""
 
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)

@@ -1,8 +1,8 @@
 """`tokenizer.json` of a checkpoint: text to token ids and back.
 
-M3's markers (`]~b]`, `[e~[`, `]<]minimax[>[`, ...) are added tokens that are not flagged special, so an ordinary
-tokenizer turns a user's text that merely spells one into the real thing. Here the two are kept apart: `encode` never
-produces an added token whatever the text says, and `encode_markers` is for text we wrote ourselves.
+M3's markers (`]~b]`, `[e~[`, `]<]minimax[>[`, ...) are added tokens that are not flagged special, so an
+ordinary tokenizer turns a user's text that merely spells one into the real thing. Here the two stay apart:
+`encode` never produces an added token whatever the text says; `encode_markers` is for text of our own.
 Markers are found by their spelling, so any checkpoint of the family works, whatever its ids.
 """
 
@@ -43,7 +43,7 @@ class Tokenizer:
             self.markers: dict[str, int] = {t["content"]: t["id"] for t in description["added_tokens"]}
             ordinary = dict(description, added_tokens=[], post_processor=None, padding=None, truncation=None)
             vocab: dict[str, int] = description["model"]["vocab"]
-            # Some files list the added tokens in the vocabulary too, where a whole-word match could reach them.
+            # Some files list added tokens in the vocabulary too, where a whole-word match could reach them.
             ordinary["model"] = dict(
                 description["model"], vocab={t: i for t, i in vocab.items() if t not in self.markers}
             )
@@ -61,7 +61,7 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Self:
-        """Load `tokenizer.json` from a checkpoint's folder; raises `ModelError` when it is missing or broken."""
+        """Load a checkpoint folder's `tokenizer.json`; raises `ModelError` when it is missing or broken."""
         path = Path(folder) / "tokenizer.json"
         try:
             description = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ class Tokenizer:
         return ids
 
     def split_markers(self, text: str) -> list[int | str]:
-        """Cut trusted text at its markers (the longest spelling wins): marker ids and the text between them."""
+        """Cut trusted text at its markers (the longest spelling wins): their ids and the text between."""
         if self._marker_pattern is None:
             return [text] if text else []
         pieces = self._marker_pattern.split(text)

@@ -1,9 +1,9 @@
 """Train nano's tokenizer: `python -m pilotfish.model.training.tokenizer OUT`.
 
-Byte-level BPE of 2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so that a
-marker's id is its published id minus 198013. The corpus is what the small model reads and writes: renderings of
-its own chat format, the tools' schemas, MiniWoB++'s words, English and Python from the standard library.
-Nothing of a held-out MiniWoB++ task is read. The result depends only on the versions of Python and miniwob.
+Byte-level BPE of 2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so
+that a marker's id is its published id minus 198013. The corpus is what the small model reads and writes:
+renderings of its own chat format, the tools' schemas, MiniWoB++'s words, English and Python from the standard
+library. Nothing of a held-out MiniWoB++ task is read. Other versions of Python or miniwob give another result.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ VOCAB_SIZE = 2048
 
 # M3's added tokens, in the order of their ids from 200000 on.
 ADDED_TOKENS = (
-    "]!p~[ <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <reponame> <filename> <gh_stars> <issue_start> "
-    "<issue_comment> <issue_closed> <jupyter_start> <jupyter_text> <jupyter_code> <jupyter_output> <empty_output> "
-    "<commit_before> <commit_msg> <commit_after> ]~b] [e~[ ]!d~[ <function_call> <code_interpreter> "
-    "]<]speech[>[ ]<]image[>[ ]<]video[>[ ]<]start_of_speech[>[ ]<]end_of_speech[>[ ]<]start_of_image[>[ "
-    "]<]end_of_image[>[ ]<]start_of_video[>[ ]<]end_of_video[>[ ]<]vision_pad[>[ ]~!b[ <jupyter_error> "
-    "<add_file> <delete_file> <rename_file> <edit_file> <commit_message> <empty_source_file> <repo_struct> "
-    "<code_context> <file_content> <source_files> <pr_start> <review_comment> <filepath> <file_sep> "
-    "<think> </think> <tool_call> </tool_call> ]<]frame[>[ ]<]start_of_frame[>[ ]<]end_of_frame[>[ "
-    "<|content_altered_placeholder|> ]<]minimax[>[ <mm:think> </mm:think>"
+    "]!p~[ <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <reponame> <filename> <gh_stars> "
+    "<issue_start> <issue_comment> <issue_closed> <jupyter_start> <jupyter_text> <jupyter_code> "
+    "<jupyter_output> <empty_output> <commit_before> <commit_msg> <commit_after> ]~b] [e~[ ]!d~[ "
+    "<function_call> <code_interpreter> ]<]speech[>[ ]<]image[>[ ]<]video[>[ ]<]start_of_speech[>[ "
+    "]<]end_of_speech[>[ ]<]start_of_image[>[ ]<]end_of_image[>[ ]<]start_of_video[>[ ]<]end_of_video[>[ "
+    "]<]vision_pad[>[ ]~!b[ <jupyter_error> <add_file> <delete_file> <rename_file> <edit_file> "
+    "<commit_message> <empty_source_file> <repo_struct> <code_context> <file_content> <source_files> "
+    "<pr_start> <review_comment> <filepath> <file_sep> <think> </think> <tool_call> </tool_call> "
+    "]<]frame[>[ ]<]start_of_frame[>[ ]<]end_of_frame[>[ <|content_altered_placeholder|> ]<]minimax[>[ "
+    "<mm:think> </mm:think>"
 )
 
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -51,7 +52,7 @@ PRE_TOKENS = "|".join(
         # A whole tag of the tool-call grammar, then a snake_case name: each becomes one token.
         r'</?[A-Za-z_]+(?: name="[A-Za-z_]+")?>',
         r" ?[a-z]+(?:_[a-z]+)+",
-        # Words as in o200k, except that only a blank may lead them: a label is spelled alike in "Ok" and <text>Ok.
+        # Words as in o200k, but only a blank may lead them: a label is spelled alike in "Ok" and <text>Ok.
         f" ?{_UPPER}*{_LOWER}+{_SUFFIX}",
         f" ?{_UPPER}+{_LOWER}*{_SUFFIX}",
         # One digit is one token, so that a place keeps its meaning. Punctuation stops before a tag.
@@ -63,28 +64,29 @@ PRE_TOKENS = "|".join(
     )
 )
 
-HELD_OUT_TASKS = frozenset(
-    "click-test-transfer click-checkboxes-transfer click-dialog-2 click-color enter-text-2 login-user-popup "
-    "multi-orderings social-media-some email-inbox-noscroll use-slider-2".split()
+HELD_OUT_TASKS = (
+    "click-test-transfer click-checkboxes-transfer click-dialog-2 click-color enter-text-2 "
+    "login-user-popup multi-orderings social-media-some email-inbox-noscroll use-slider-2"
 )
 
 ACTIONS = (
-    "key type mouse_move left_click right_click middle_click double_click triple_click left_click_drag scroll wait "
-    "screenshot hold_key left_mouse_down left_mouse_up cursor_position zoom done infeasible"
-).split()
+    "key type mouse_move left_click right_click middle_click double_click triple_click left_click_drag "
+    "scroll wait screenshot hold_key left_mouse_down left_mouse_up cursor_position zoom done infeasible"
+)
 KEYS = (
-    "Return Tab Escape BackSpace Delete Home End Page_Up Page_Down Up Down Left Right space F5 ctrl+a ctrl+c "
-    "ctrl+v ctrl+x ctrl+z ctrl+s shift+Tab alt+Tab alt+F4"
-).split()
+    "Return Tab Escape BackSpace Delete Home End Page_Up Page_Down Up Down Left Right space F5 ctrl+a "
+    "ctrl+c ctrl+v ctrl+x ctrl+z ctrl+s shift+Tab alt+Tab alt+F4"
+)
 INTERFACE_WORDS = (
-    "Submit submit Button button Click click Cancel OK Ok ok Yes yes No no Next Previous Back Close close Open open "
-    "Save Send Search search Enter enter Select select Menu Login Log Sign Username Password username password Name "
-    "name Email email text Text field box checkbox radio dropdown list List link Link tab Tab slider dialog window "
-    "item Item option date Date month day year press Press type Type drag scroll left right up down top bottom "
-    "the and on in into from to of with then color shape size small large red green blue yellow black white "
-    "circle square triangle rectangle number letter word file File edit Edit Delete delete Reply Forward Trash "
-    "star book flight one two three four five first second third last page image icon settled unchanged unsettled"
-).split()
+    "Submit submit Button button Click click Cancel OK Ok ok Yes yes No no Next Previous Back Close close "
+    "Open open Save Send Search search Enter enter Select select Menu Login Log Sign Username Password "
+    "username password Name name Email email text Text field box checkbox radio dropdown list List link "
+    "Link tab Tab slider dialog window item Item option date Date month day year press Press type Type "
+    "drag scroll left right up down top bottom the and on in into from to of with then color shape size "
+    "small large red green blue yellow black white circle square triangle rectangle number letter word "
+    "file File edit Edit Delete delete Reply Forward Trash star book flight one two three four five first "
+    "second third last page image icon settled unchanged unsettled"
+)
 TEMPLATES = (
     'Click on the "{a}" button.',
     "Click the {a} button.",
@@ -172,7 +174,9 @@ def corpus(miniwob: Path, template_text: str) -> Iterator[tuple[str, str]]:
     often = [word.strip(",.") for word, count in Counter(words).items() if count >= 3]
     yield from [("recurring miniwob words", f"{word}\n {word}\n") for word in often for _ in range(60)]
     yield "miniwob words", " ".join(words)
-    yield from [("interface words", f"{word} \n{word}\n") for word in INTERFACE_WORDS for _ in range(400)]
+    yield from [
+        ("interface words", f"{word} \n{word}\n") for word in INTERFACE_WORDS.split() for _ in range(400)
+    ]
     for text in conversations(rng, words, template_text):
         yield "conversations", text
     yield from standard_library()
@@ -180,7 +184,7 @@ def corpus(miniwob: Path, template_text: str) -> Iterator[tuple[str, str]]:
 
 def miniwob_texts(html: Path) -> tuple[list[str], list[str]]:
     """Words and sentences in the string literals of MiniWoB++'s pages, held-out tasks left out."""
-    pages = [p for p in sorted((html / "miniwob").glob("*.html")) if p.stem not in HELD_OUT_TASKS]
+    pages = [p for p in sorted((html / "miniwob").glob("*.html")) if p.stem not in HELD_OUT_TASKS.split()]
     literal = re.compile(r"""'((?:[^'\\\n]|\\.){2,200})'|"((?:[^"\\\n]|\\.){2,200})\"""")
     words, sentences = [], []
     for page in [*pages, html / "common" / "ui_utils.js"]:
@@ -218,14 +222,14 @@ def _call(rng: random.Random, word: str) -> ToolCall:
         return ToolCall("", "shell", {"command": command, "timeout": rng.choice([10, 60, 120])})
     if rng.random() < 0.1:
         kind = rng.choice(["view", "create", "replace", "insert"])
-        arguments = {
+        edit = {
             "command": kind,
             "path": f"src/{word.lower()}.py",
             "old_text": word,
             "new_text": f"{word}\n",
         }
-        return ToolCall("", "edit", arguments)
-    action = rng.choice(ACTIONS)
+        return ToolCall("", "edit", edit)
+    action = rng.choice(ACTIONS.split())
     arguments: dict[str, Any] = {"action": action}
     if "click" in action or action in ("mouse_move", "scroll", "left_mouse_down", "left_mouse_up"):
         arguments["coordinate"] = [rng.randrange(1001), rng.randrange(1001)]
@@ -239,7 +243,7 @@ def _call(rng: random.Random, word: str) -> ToolCall:
     if action in ("wait", "hold_key"):
         arguments["duration"] = rng.randrange(1, 6)
     if action in ("key", "hold_key"):
-        arguments["text"] = rng.choice(KEYS)
+        arguments["text"] = rng.choice(KEYS.split())
     if action == "type":
         arguments["text"] = word
     if action == "zoom":
@@ -262,7 +266,7 @@ def _tool_specs() -> Iterator[ToolSpec]:
         {
             "type": "object",
             "properties": {
-                "action": {"enum": ACTIONS, "type": "string"},
+                "action": {"enum": ACTIONS.split(), "type": "string"},
                 "coordinate": {"description": "Where, as [x, y].", **place},
                 "start_coordinate": place,
                 "text": text,
