@@ -1,0 +1,35 @@
+# Each target does the set-up it needs; when nothing is missing that costs a fraction of a second.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format lock clean
+
+DEMO ?= .venv/bin/pilotfish demo
+TESTS ?= tests
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing: system programs, .venv, pinned packages
+	@scripts/setup
+
+demo: setup ## Let the model that ships work on a task, here and now
+	$(DEMO)
+
+test: lint ## Run the checks of `make lint`, then all tests (TESTS=tests/tools for some)
+	.venv/bin/pytest $(TESTS)
+
+lint: setup ## Check style, formatting, types and which room imports which
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy -p pilotfish
+	.venv/bin/lint-imports --no-logo
+
+format: setup ## Let ruff mend what it can
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+lock: setup ## Pin the dependencies of pyproject.toml (remove requirements.lock first to take the newest of each)
+	.venv/bin/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	    --no-annotate --custom-compile-command "make lock" --quiet --output-file requirements.lock
+
+clean: ## Remove .venv, caches and build leftovers (not runs/)
+	rm -rf .venv .setup build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
