@@ -80,11 +80,11 @@ class ShellEnvironment(_Strict):
 
 
 class CodeEnvironment(_Strict):
-    """A shell whose workspace starts as a copy of a folder of files."""
+    """A shell whose workspace may start as a copy of a folder of files."""
 
     kind: Literal["code"]
-    folder: WorkspacePath
-    """The folder, relative to the task file."""
+    folder: WorkspacePath | None = None
+    """The folder, relative to the task file; null starts with the files of `setup` alone."""
 
 
 class MiniwobEnvironment(_Strict):
