@@ -1,9 +1,9 @@
 """Checkpoint folders: safetensors under the published names, both ways.
 
-A folder holds `config.json` and either `model.safetensors` or shards listed by `model.safetensors.index.json`.
-Only the headers are read before everything is known to fit; then tensors stream in shard by shard, mapped from the
-file, so a dtype that is kept and the CPU as device cost no copy. MXFP8 weights (e4m3 with one E8M0 scale for each
-32 inputs) are dequantised as they come. Everything wrong with a folder is a ModelError of one sentence.
+A folder holds `config.json` and either `model.safetensors` or the shards `model.safetensors.index.json` lists.
+Only headers are read until everything is known to fit; then tensors stream in shard by shard, mapped from the
+file, so that on a CPU a kept dtype costs no copy. MXFP8 weights (e4m3 with one E8M0 scale per 32 inputs) are
+dequantised as they come. Everything wrong with a folder is a ModelError of one sentence.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _check_scale(name: str, stored: dict[str, Stored], shape: tuple[int, ...]) -
     groups = (shape[0], -(-shape[1] // _GROUP))
     if scale.shape != groups or scale.dtype not in _SCALES:
         raise ModelError(
-            f"{_scale_name(name)} is {scale.dtype} {list(scale.shape)} where E8M0 bytes {list(groups)} are needed; "
+            f"{_scale_name(name)} is {scale.dtype} {list(scale.shape)} where E8M0 {list(groups)} is needed; "
             "load an MXFP8 checkpoint with groups of 32, or a bf16 one."
         )
 
@@ -233,8 +233,8 @@ def _read(name: str, stored: dict[str, Stored], reader: Any) -> Tensor:
 def dequantise_mxfp8(weight: Tensor, scale: Tensor) -> Tensor:
     """Return bf16 weights [out, in] of e4m3 values and E8M0 bytes [out, ceil(in / 32)].
 
-    A scale byte s means 2**(s - 127). The product is exact in bf16 wherever it is not subnormal.
-    Source: OCP Microscaling Formats 1.0; the published MXFP8 checkpoint names the scale "inv", yet it multiplies.
+    A scale byte s means 2**(s - 127). The product is exact in bf16 wherever it is not subnormal. Source: OCP
+    Microscaling Formats 1.0; the published MXFP8 checkpoint calls the scale "inv", yet it multiplies.
     """
     exponents = scale.to(torch.int32) - 127
     spread = exponents.repeat_interleave(_GROUP, dim=1)[:, : weight.shape[1]]

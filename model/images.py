@@ -1,9 +1,9 @@
 """Pictures and clips as the patches the vision tower reads.
 
-A picture is resized so that both sides are multiples of 28 (a 2x2 square of 14-pixel patches becomes one token),
-normalised with CLIP's mean and deviation, and cut into patches of two frames by 14 by 14 pixels. A single
-picture stands for two equal frames. A clip of four frames gives two temporal patches, which the tower attends
-over as one segment; a longer video is cut into segments of at most four temporal patches.
+A picture is resized so that both sides are multiples of 28 (a 2x2 square of 14-pixel patches becomes one
+token), normalised with CLIP's mean and deviation, and cut into patches of two frames by 14 by 14 pixels. A
+single picture stands for two equal frames. A clip of four frames gives two temporal patches, which the tower
+attends over as one segment; a longer video is cut into segments of at most four temporal patches.
 
 Shapes: T frames, H/W pixels, P patches. A grid is (t, h, w) counted in patches; its tokens are t * h * w / 4.
 Source: the checkpoint's image and video processors, as in transformers' `minimax_m3_vl`.
@@ -43,9 +43,9 @@ Media = Clip | Image
 class ResizeRule:
     """How large a frame may be, in pixels.
 
-    By default the area decides: between `min_pixels` and `max_pixels`, aspect ratio kept as far as multiples of
-    28 allow. With `long_side` set (a multiple of 28 from 112 to 3584), the longer side is shrunk to it, a shorter
-    side under 112 is enlarged to 112, and the longer side's limit wins where both apply.
+    By default the area decides: between `min_pixels` and `max_pixels`, aspect ratio kept as far as multiples
+    of 28 allow. With `long_side` set (a multiple of 28 from 112 to 3584), the longer side is shrunk to it, a
+    shorter side under 112 is enlarged to 112, and the longer side's limit wins where both apply.
     """
 
     min_pixels: int = 56 * 56
@@ -71,8 +71,8 @@ CLIP_RULE = ResizeRule(max_pixels=768 * FACTOR * FACTOR)
 def smart_resize(height: int, width: int, rule: ResizeRule = IMAGE_RULE) -> tuple[int, int]:
     """Return the (height, width) in pixels, multiples of 28, to which a picture of that size is resized.
 
-    Where public implementations differ (a side that rounds to zero, as in 10x1500) this follows transformers 5.24.
-    Raises ModelError for an empty picture and for an aspect ratio above 200.
+    Where public implementations differ (a side that rounds to zero, as in 10x1500) this follows
+    transformers 5.24. Raises ModelError for an empty picture and for an aspect ratio above 200.
     """
     if height < 1 or width < 1:
         raise ModelError(f"A picture of {width}x{height} pixels is empty; give one of at least 1x1.")
@@ -106,7 +106,7 @@ def _long_side_resize(height: int, width: int, limit: int) -> tuple[int, int]:
 
 
 def clip_grid(media: Media, rule: ResizeRule | None = None) -> list[Grid]:
-    """Return the grids of a clip or picture, one per segment of the vision tower, without touching its pixels."""
+    """Return the grids of a clip or picture, one per segment of the vision tower, from its size alone."""
     frames, rule = _frames(media, rule)
     height, width = smart_resize(frames.shape[1], frames.shape[2], rule)
     return segment_grids(len(frames), height, width)
@@ -119,7 +119,7 @@ def clip_patches(media: Media, rule: ResizeRule | None = None) -> tuple[npt.NDAr
 
 
 def segment_grids(frames: int, height: int, width: int) -> list[Grid]:
-    """Return the grids of `frames` frames of height x width pixels (multiples of 28): at most 4 temporal patches each."""
+    """Return the grids of so many frames of a size in pixels: at most 4 temporal patches in each."""
     temporal = math.ceil(frames / FRAMES_PER_PATCH)
     starts = range(0, temporal, PATCHES_PER_SEGMENT)
     return [(min(PATCHES_PER_SEGMENT, temporal - s), height // PATCH, width // PATCH) for s in starts]
@@ -130,8 +130,8 @@ def frame_patches(
 ) -> tuple[npt.NDArray[np.float32], list[Grid]]:
     """Return the patches [P, 1176] of uint8 RGB frames [T, H, W, 3] of one size, and their grids.
 
-    An odd number of frames is completed by the last one. Patches run over temporal patches, then over 2x2 squares
-    row by row, then over the four patches of a square; a patch holds (channel, frame, row, column).
+    An odd number of frames is completed by the last one. Patches run over temporal patches, then over 2x2
+    squares row by row, then over the four patches of a square; a patch holds (channel, frame, row, column).
     """
     check_frames(frames_THWC)
     height, width = smart_resize(frames_THWC.shape[1], frames_THWC.shape[2], rule)
@@ -148,7 +148,7 @@ def frame_patches(
 
 
 def resize_frames(frames_THWC: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
-    """Resize frames with Pillow's bicubic filter; frames that have the size already are returned as they are."""
+    """Resize frames with Pillow's bicubic filter; frames that have the size already come back as they are."""
     if frames_THWC.shape[1:3] == (height, width):
         return frames_THWC
     resized = [
