@@ -17,6 +17,7 @@ from typing import Any
 from pilotfish.model.protocol import ModelError
 
 ARCHITECTURE = "MiniMaxM3SparseForConditionalGeneration"
+MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class M3Config:
     def from_dict(data: dict[str, Any]) -> M3Config:
         """Typed sizes from the published form or the form transformers writes."""
         top = _Reader(data, "config.json")
+        top.require(_FIXED)
+        top.maybe("quantization_config").require(_FIXED_QUANTISATION)
         if (kind := data.get("model_type", "minimax_m3_vl")) != "minimax_m3_vl":
             raise ModelError(f"config.json says model_type {kind!r}; this runtime reads 'minimax_m3_vl'.")
         text = _text_config(top.sub("text_config"))
@@ -263,6 +266,14 @@ class _Reader:
             )
         return tuple(marks[mark] for mark in value)
 
+    def require(self, fixed: dict[str, tuple[Any, ...]]) -> None:
+        """Raise ModelError when a key is given (and not null) with a value outside those implemented."""
+        for key, allowed in fixed.items():
+            value = self.data.get(key)
+            if value is not None and value not in allowed:
+                only = " or ".join(map(repr, allowed)) or "null"
+                raise ModelError(f"{self.name}: {key} is {value!r}; this runtime implements {only} only.")
+
     def unknown(self, known: frozenset[str]) -> list[str]:
         return sorted(key for key in self.data if key not in known)
 
@@ -298,12 +309,47 @@ _KNOWN_TOP = frozenset(
         "bos_token_id",
         "eos_token_id",
         "pad_token_id",
+        "merged_hidden_size",  # written by transformers, follows from the rest
     }
 )
 
 
+# Settings of which the network implements one value. Another value would load and then answer nonsense.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "tie_word_embeddings": (False,),
+    "projector_hidden_act": ("gelu",),
+    "multimodal_projector_bias": (True,),
+    "vision_feature_layer": (-1,),
+}
+_FIXED_TEXT: dict[str, tuple[Any, ...]] = {
+    "tie_word_embeddings": (False,),
+    "use_gemma_norm": (True,),
+    "use_qk_norm": (True,),
+    "qk_norm_type": ("per_head",),
+    "attention_output_gate": (False,),
+    "hidden_act": ("swigluoai", "silu"),  # transformers writes silu and computes swigluoai
+    "scoring_func": ("sigmoid",),
+    "use_routing_bias": (True,),
+    "n_shared_experts": (1,),
+    "rope_scaling": (),
+}
+_FIXED_SPARSE: dict[str, tuple[Any, ...]] = {"sparse_score_type": ("max",)}
+_FIXED_ROPE: dict[str, tuple[Any, ...]] = {"rope_type": ("default", "axial")}
+_FIXED_VISION: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("gelu",),
+    "position_embedding_type": ("rope",),
+    "rope_mode": ("3d",),
+}
+_FIXED_QUANTISATION: dict[str, tuple[Any, ...]] = {"quant_method": ("mxfp8",)}
+
+
 def _text_config(r: _Reader) -> TextConfig:
+    r.require(_FIXED_TEXT)
+    r.maybe("sparse_attention_config").require(_FIXED_SPARSE)
+    r.maybe("rope_parameters").require(_FIXED_ROPE)
     layers = r.integer("num_hidden_layers")
+    if not 1 <= layers <= MAX_LAYERS:
+        raise ModelError(f"{r.name}: num_hidden_layers is {layers}; it must lie in 1..{MAX_LAYERS}.")
     sparse = r.maybe("sparse_attention_config")
     attention_marks = {"full_attention": False, "minimax_m3_sparse": True}
     sparse_layers = r.flags("layer_types", layers, attention_marks)
@@ -340,7 +386,8 @@ def _text_config(r: _Reader) -> TextConfig:
         init_blocks=sparse.integer("sparse_init_block", 0),
         local_blocks=sparse.integer("sparse_local_block", r.integer("index_local_blocks", 1)),
         rope_theta=rope.number("rope_theta", r.number("rope_theta", 5_000_000.0)),
-        rotary_dim=int(head_dim * factor),
+        # Truncated as transformers does, but a quotient such as 30 / 44 must come back as 30.
+        rotary_dim=int(head_dim * factor + 1e-6),
         rms_norm_eps=r.number("rms_norm_eps", 1e-6),
         routed_scaling_factor=r.number("routed_scaling_factor", 2.0),
         swiglu_alpha=r.number("swiglu_alpha", 1.702),
@@ -353,6 +400,7 @@ def _text_config(r: _Reader) -> TextConfig:
 
 
 def _vision_config(r: _Reader) -> VisionConfig:
+    r.require(_FIXED_VISION)
     merge = r.maybe("img_token_compression_config")
     rope = r.maybe("rope_parameters")
     return VisionConfig(
@@ -375,19 +423,22 @@ def _check(config: M3Config) -> None:
     t, v = config.text, config.vision
     positive = {
         "text_config.hidden_size": t.hidden_size,
-        "text_config.num_hidden_layers": t.num_hidden_layers,
         "text_config.vocab_size": t.vocab_size,
         "text_config.num_attention_heads": t.num_attention_heads,
         "text_config.num_key_value_heads": t.num_key_value_heads,
         "text_config.head_dim": t.head_dim,
         "text_config.intermediate_size": t.intermediate_size,
+        "text_config.shared_intermediate_size": t.shared_intermediate_size,
+        "text_config.dense_intermediate_size": t.dense_intermediate_size,
+        "text_config.max_position_embeddings": t.max_position_embeddings,
+        "text_config.sparse_index_dim": t.index_dim,
         "text_config.num_local_experts": t.num_local_experts,
         "text_config.sparse_block_size": t.block_size,
         "text_config.sparse_topk_blocks": t.topk_blocks,
         "text_config.sparse_local_block": t.local_blocks,
         "vision_config.hidden_size": v.hidden_size,
         "vision_config.num_attention_heads": v.num_attention_heads,
-        "vision_config.patch_size": v.patch_size,
+        "vision_config.intermediate_size": v.intermediate_size,
         "projector_hidden_size": config.projector_hidden_size,
     }
     for name, value in positive.items():
@@ -417,6 +468,14 @@ def _check(config: M3Config) -> None:
         (
             v.hidden_size % v.num_attention_heads == 0,
             "vision hidden_size must be a multiple of its num_attention_heads",
+        ),
+        (
+            0 <= config.image_token_id < t.vocab_size and 0 <= config.video_token_id < t.vocab_size,
+            "image_token_index and video_token_index must be below vocab_size",
+        ),
+        (
+            (v.patch_size, v.temporal_patch_size, v.spatial_merge_size, v.num_channels) == (14, 2, 2, 3),
+            "patches must be 14 pixels, 2 frames, 3 channels, merged 2 by 2",
         ),
     ]
     for ok, rule in rules:
