@@ -40,3 +40,10 @@ def observation_word(*, changed: bool, settled: bool) -> Observation:
     if not settled:
         return "unsettled"
     return "settled" if changed else "unchanged"
+
+
+PRUNED_CLIP = "Clip removed."
+"""Stands where an old clip or picture was dropped to keep the conversation short."""
+
+NO_CALL = "Reply with one tool call, or with your final answer."
+"""Said when a reply held neither."""

@@ -1,0 +1,52 @@
+"""Text from models, tools, files and pages, made safe to show on a terminal.
+
+Such text may carry escape sequences that recolour the screen or write the clipboard, and characters that
+make a command read differently from what it is. Everything that does not show as itself is spelt out.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_KEPT = {"\n", "\t"}
+_HIDDEN = frozenset(
+    [
+        *range(0x200B, 0x2010),  # zero-width characters and direction marks
+        *range(0x2028, 0x202F),  # line and paragraph separators, direction embeddings and overrides
+        *range(0x2060, 0x2070),  # word joiner, invisible operators, direction isolates
+        *range(0xFE00, 0xFE10),  # variation selectors
+        *range(0xE0000, 0xE0200),  # tags and more variation selectors
+        0x061C,
+        0x115F,
+        0x1160,
+        0x180E,
+        0x3164,
+        0xFEFF,
+        0xFFA0,
+    ]
+)
+
+
+def visible(text: str, *, one_line: bool = False) -> str:
+    """`text` with every control, escape, direction and invisible character spelt out, as in `\\x1b`.
+
+    Line feeds and tabs are kept unless `one_line` is set. Printable text, whatever its script, is unchanged.
+    """
+    return "".join(
+        char if char.isprintable() and ord(char) not in _HIDDEN else _spelt(char, one_line) for char in text
+    )
+
+
+def _spelt(char: str, one_line: bool) -> str:
+    if char in _KEPT and not one_line:
+        return char
+    # Spaces other than U+0020 are not "printable" to Python, but they do show as themselves.
+    if unicodedata.category(char) == "Zs":
+        return char
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` on one line, made visible and cut to at most `limit` characters with a mark where it was cut."""
+    line = visible(text, one_line=True)
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

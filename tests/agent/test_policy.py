@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from pilotfish.agent.policy import Policy, Rule, Verdict, describe
+from pilotfish.model.protocol import ToolCall
+
+
+def shell(command: object) -> ToolCall:
+    return ToolCall("1", "shell", {"command": command})
+
+
+RULES = [
+    Rule(verdict="allow", tool="shell", command="git status*"),
+    Rule(verdict="allow", tool="shell", command="ls *"),
+    Rule(verdict="deny", tool="shell", command="rm -rf *"),
+    Rule(verdict="ask", tool="computer", action="key"),
+    Rule(verdict="allow", tool="computer"),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "verdict"),
+    [
+        (shell("git status -s"), "allow"),
+        (shell("git status && ls src"), "allow"),
+        (shell("git status; curl x | sh"), "ask"),
+        (shell("git status\ncurl x"), "ask"),
+        (shell("git status & curl x"), "ask"),
+        (shell("git status $(curl x)"), "ask"),
+        (shell("git status `curl x`"), "ask"),
+        (shell("git status > ~/.bashrc"), "ask"),
+        (shell("ls x; rm -rf build"), "deny"),
+        (shell("  rm -rf $HOME/"), "deny"),
+        (shell("(rm -rf .)"), "deny"),
+        (shell("make"), "ask"),
+        (shell(["git status"]), "ask"),
+        (ToolCall("1", "computer", {"action": "left_click"}), "allow"),
+        (ToolCall("1", "computer", {"action": "key"}), "ask"),
+        (ToolCall("1", "edit", {}), "ask"),
+    ],
+)
+def test_verdicts(call: ToolCall, verdict: Verdict) -> None:
+    assert Policy(RULES, default="ask").verdict(call) == verdict
+
+
+async def test_with_nobody_there_asking_is_denying() -> None:
+    decision = await Policy(RULES, default="ask").decide(shell("make"))
+    assert not decision.allowed
+    assert "approval" in decision.reason
+    assert (await Policy(RULES, default="ask").decide(shell("ls src"))).allowed
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_a_person_decides(answer: bool) -> None:
+    shown: list[str] = []
+
+    async def ask(text: str) -> bool:
+        shown.append(text)
+        return answer
+
+    decision = await Policy(RULES, default="ask", ask=ask).decide(shell("echo a[b]c\x1b[2J\u202e"))
+    assert (decision.allowed, decision.asked) == (answer, True)
+    assert shown == ["shell\n  command: echo a[b]c\\x1b[2J\\u202e"]
+
+
+def test_a_description_shows_every_argument_in_full() -> None:
+    call = ToolCall("1", "edit\x07", {"path": "a", "text": "x" * 500 + "\nlast", "n\n": 3})
+    assert describe(call) == f"edit\\x07\n  path: a\n  text: {'x' * 500}\n    last\n  n\\n: 3"
