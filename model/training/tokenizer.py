@@ -3,7 +3,7 @@
 Byte-level BPE of 2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so
 that a marker's id is its published id minus 198013. The corpus is what the small model reads and writes:
 renderings of its own chat format, the tools' schemas, MiniWoB++'s words, English and Python from the standard
-library. Nothing of a held-out MiniWoB++ task is read. Other versions of Python or miniwob give another result.
+library. Nothing of a held-out MiniWoB++ task is read. Other versions of Python or miniwob change the result.
 """
 
 from __future__ import annotations

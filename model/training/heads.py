@@ -1,0 +1,57 @@
+"""Dense targets for the vision side, used in training only and dropped on export.
+
+A 20 M model told only "click here" learns to read screens slowly. Per merged patch these heads ask for what the
+page itself knows: which letters have their centre in this cell, and, at the text tower's picture positions, which
+cell this is and where the widget under it has its centre.
+
+Shape legend: C clips, S merged cells of one temporal patch, L letter classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pilotfish.model.config import M3Config
+
+LETTERS = "".join(chr(code) for code in range(33, 127))
+CELL = 28  # pixels per merged cell
+
+
+@dataclass
+class Targets:
+    """Per clip and temporal patch. letters: bool [C, 2, S, L]; centre: float [C, 2, S, 2] in 0..1, NaN = no widget."""
+
+    letters: Tensor
+    centre: Tensor
+
+
+class DenseHeads(nn.Module):
+    """Linear readers on vision tokens and on final hidden states at picture positions."""
+
+    def __init__(self, config: M3Config, rows: int, columns: int):
+        super().__init__()
+        width = config.text.hidden_size
+        self.rows, self.columns = rows, columns
+        self.letters = nn.Linear(width, len(LETTERS))
+        self.row = nn.Linear(width, rows)
+        self.column = nn.Linear(width, columns)
+        self.centre = nn.Linear(width, 2)
+
+    def loss(self, vision: Tensor, hidden: Tensor, targets: Targets) -> dict[str, Tensor]:
+        """Losses from vision tokens and hidden states, both [C*2*S, width] in clip order."""
+        letters = targets.letters.flatten(0, 2).float()
+        reading = F.binary_cross_entropy_with_logits(
+            self.letters(vision).float(), letters, pos_weight=torch.full((letters.shape[1],), 4.0, device=vision.device)
+        )
+        cells = self.rows * self.columns
+        cell = torch.arange(cells, device=vision.device).repeat(hidden.shape[0] // cells)
+        place = F.cross_entropy(self.row(hidden).float(), cell // self.columns)
+        place = place + F.cross_entropy(self.column(hidden).float(), cell % self.columns)
+        centre = targets.centre.flatten(0, 2)
+        known = ~centre[:, 0].isnan()
+        miss = F.smooth_l1_loss(self.centre(hidden).float()[known], centre[known], beta=0.02)
+        return {"letters": reading * 10, "place": place, "centre": miss.nan_to_num(0.0) * 5}

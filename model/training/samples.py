@@ -1,0 +1,192 @@
+"""From recorded episodes to token sequences.
+
+Three kinds of sequence, mixed from the first step on:
+- whole episodes in the agent's own words: clip, instruction, call, result, clip, call ...
+- questions about one screen: many answers per picture ("Locate", "Read", and clicks in the call grammar);
+- plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pilotfish.model.chat import ChatFormat
+from pilotfish.model.images import clip_grid
+from pilotfish.model.protocol import Clip, Message, ToolCall, ToolSpec
+from pilotfish.model.tokenizer import Tokenizer
+from pilotfish.model.training.shards import Episode, Widget
+
+GRID = 1000
+DIGIT_WEIGHT = 2.0
+TEXT_WEIGHT = 0.5
+WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says: developer message and tool
+
+
+@dataclass
+class Sample:
+    """One sequence. weights[i] is the weight of predicting ids[i]; clips index into frames, four each."""
+
+    ids: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    episode: Episode | None = None
+    frames: list[int] = field(default_factory=list)  # indices into the episode's frames
+    clips: list[tuple[int, int, int, int]] = field(default_factory=list)  # indices into `frames`
+
+
+def grid_point(x: float, y: float, width: int, height: int) -> list[int]:
+    """The grid value whose pixel is (x, y): the middle of the pixel, so that rounding cannot leave it."""
+    return [min(GRID - 1, max(0, round((int(v) + 0.5) * GRID / n))) for v, n in ((x, width), (y, height))]
+
+
+class SampleMaker:
+    """Draws sequences from episodes with one random generator."""
+
+    def __init__(self, folder: Path, seed: int):
+        self.tokenizer = Tokenizer.from_folder(folder)
+        self.chat = ChatFormat.from_folder(folder, self.tokenizer, clip_grid)
+        self.random = random.Random(seed)
+        words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
+        self.developer = Message("developer", (words["developer"],))
+        tool = words["tool"]
+        self.tools = [ToolSpec(tool["name"], tool["description"], tool["parameters"])]
+        self.digits = {self.tokenizer.encode(str(d))[0] for d in range(10)}
+        self._fake: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+
+    def episode(self, ep: Episode, max_steps: int = 8) -> Sample:
+        """The whole episode as the agent would have lived it."""
+        turns: list[Message] = [self.developer]
+        frames: list[int] = []
+        clips: list[tuple[int, int, int, int]] = []
+        trained: list[bool] = []
+        for n, step in enumerate(ep.steps[:max_steps]):
+            now = step["frame"]
+            before = ep.steps[n - 1]["frame"] if n else now
+            clip, word = self._clip(ep, before, now, frames, clips)
+            if n == 0:
+                turns.append(Message("user", (clip, ep.instruction)))
+            else:
+                turns.append(Message("tool", (f"ok\n{word}", clip)))
+            call = ToolCall(str(n), "computer", self._arguments(ep, step))
+            turns.append(Message("assistant", (), None, (call,)))
+            trained.append(bool(step.get("train", True)))
+        return self._sample(turns, self.tools, trained, ep, frames, clips)
+
+    def questions(self, ep: Episode, most: int = 8) -> Sample | None:
+        """Several questions about one screen of the episode; None when nothing on it can be named."""
+        n = self.random.randrange(len(ep.frames))
+        names = Counter(w.text for w in ep.widgets[n])
+        named = [w for w in ep.widgets[n] if w.text.strip() and names[w.text] == 1 and len(w.text) <= 40]
+        if not named:
+            return None
+        self.random.shuffle(named)
+        as_calls = self.random.random() < 0.3
+        frames: list[int] = []
+        clips: list[tuple[int, int, int, int]] = []
+        clip, _ = self._clip(ep, n, n, frames, clips)
+        turns: list[Message] = [self.developer] if as_calls or self.random.random() < 0.3 else []
+        for i, widget in enumerate(named[:most]):
+            question, answer = self._call_pair(ep, i, widget) if as_calls else self._plain_pair(ep, widget)
+            turns.append(Message("user", (clip, question) if i == 0 else (question,)))
+            turns.append(answer)
+        trained = [True] * len(turns)
+        return self._sample(turns, self.tools if as_calls else [], trained, ep, frames, clips)
+
+    def text(self, ids: Sequence[int]) -> Sample:
+        """Plain text; every token is a target."""
+        return Sample(np.asarray(ids, np.int32), np.full(len(ids), TEXT_WEIGHT, np.float32))
+
+    def _plain_pair(self, ep: Episode, widget: Widget) -> tuple[str, Message]:
+        gx, gy = grid_point(*widget.centre, ep.width, ep.height)
+        place = f"{gx:03d} {gy:03d}"
+        if self.random.random() < 0.65:
+            return f"Locate {widget.text}", Message("assistant", (place,))
+        return f"Read {place}", Message("assistant", (widget.text,))
+
+    def _call_pair(self, ep: Episode, n: int, widget: Widget) -> tuple[str, Message]:
+        wordings = ('Click on "{}".', 'Click "{}".', 'Click on the "{}" {kind}.', "Click {}", 'Press "{}".')
+        question = self.random.choice(wordings).format(widget.text, kind=widget.kind)
+        coordinate = grid_point(*widget.centre, ep.width, ep.height)
+        call = ToolCall(str(n), "computer", {"action": "left_click", "coordinate": coordinate})
+        return question, Message("assistant", (), None, (call,))
+
+    def _arguments(self, ep: Episode, step: dict[str, Any]) -> dict[str, Any]:
+        arguments = dict(step["action"])
+        box = step.get("box")
+        if box and "coordinate" in arguments and "start_coordinate" not in arguments:
+            x0, y0, x1, y1 = box
+            x0, x1 = max(0, x0), min(ep.width, x1)
+            y0, y1 = max(0, y0), min(ep.height, y1)
+            arguments["coordinate"] = grid_point((x0 + x1) / 2, (y0 + y1) / 2, ep.width, ep.height)
+        return arguments
+
+    def _clip(
+        self,
+        ep: Episode,
+        before: int,
+        now: int,
+        frames: list[int],
+        clips: list[tuple[int, int, int, int]],
+    ) -> tuple[Clip, str]:
+        """A clip that shows `before` turn into `now` at a random moment, and the observation word."""
+
+        def slot(frame: int) -> int:
+            if frame not in frames:
+                frames.append(frame)
+            return frames.index(frame)
+
+        a, b = slot(before), slot(now)
+        turned = self.random.choice((1, 1, 2, 3))
+        clips.append((a, *(b if k >= turned else a for k in (1, 2)), b))  # type: ignore[arg-type]
+        same = before == now or ep.frames[before] == ep.frames[now]
+        word = "unchanged" if same else "settled"
+        if self.random.random() < 0.02:
+            word = "unsettled"
+        t = sorted(self.random.uniform(0.01, self.random.choice((0.2, 0.5, 1.5))) for _ in range(3))
+        size = (ep.height, ep.width)
+        if size not in self._fake:
+            self._fake[size] = np.broadcast_to(np.uint8(0), (4, *size, 3))
+        return Clip(self._fake[size], (0.0, t[0], t[1], t[2])), word
+
+    def _sample(
+        self,
+        turns: list[Message],
+        tools: list[ToolSpec],
+        trained: list[bool],
+        ep: Episode,
+        frames: list[int],
+        clips: list[tuple[int, int, int, int]],
+    ) -> Sample:
+        text = self.chat.render_training(turns, tools)
+        weights = np.zeros(len(text.ids), np.float32)
+        turn, inside = -1, False
+        for i, target in enumerate(text.is_target):
+            if target and not inside:
+                turn += 1
+            inside = target
+            if target and trained[turn]:
+                weights[i] = DIGIT_WEIGHT if text.ids[i] in self.digits else 1.0
+        return Sample(np.asarray(text.ids, np.int32), weights, ep, frames, clips)
+
+
+def text_stream(tokenizer: Tokenizer, length: int, seed: int) -> Iterator[list[int]]:
+    """Endless pieces of `length` tokens from the standard library's sources (PSF licence), in random order."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
+    files = [f for f in files if "site-packages" not in f.parts and "test" not in f.parts]
+    draw = random.Random(seed)
+    pending: list[int] = []
+    while True:
+        path = draw.choice(files)
+        pending += tokenizer.encode(path.read_text(encoding="utf-8", errors="replace")[:40_000])
+        while len(pending) >= length:
+            yield pending[:length]
+            del pending[:length]
