@@ -57,6 +57,18 @@ def grid_to_pixel(point: tuple[float, float], screen: Screen) -> tuple[int, int]
     )
 
 
+def grid_to_region(region: tuple[int, int, int, int], screen: Screen) -> tuple[int, int, int, int]:
+    """Map a grid rectangle (x0, y0, x1, y1) to display pixels (left, top, width, height), at least 1x1.
+
+    The corners are mapped by `grid_to_pixel`; an edge at 1000 is the screen's own edge.
+    """
+    left, top = grid_to_pixel(region[:2], screen)
+    right, bottom = grid_to_pixel(region[2:], screen)
+    right += region[2] == GRID
+    bottom += region[3] == GRID
+    return left, top, max(1, right - left), max(1, bottom - top)
+
+
 def pixel_to_grid(pixel: tuple[int, int], screen: Screen) -> tuple[int, int]:
     """Map a display pixel to a grid point: the smallest one that `grid_to_pixel` maps to this pixel.
 

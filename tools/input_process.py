@@ -1,0 +1,209 @@
+"""The process that moves the mouse and presses keys on one X display.
+
+pyautogui reads DISPLAY once, when it is imported, so each display has a process of its own:
+`python -m pilotfish.tools.input_process` with DISPLAY set. It reads one JSON object per line,
+`{"op": ..., parameters}`, and answers each by one line, `{"ok": true, "value": ...}` or
+`{"ok": false, "error": ...}`; the first line, without a request, says whether it is ready. It ends at the end
+of its input or on SIGTERM, and releases what it holds in any case. If it is killed, its successor on the
+display releases it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TextIO
+
+from Xlib import X, display
+from Xlib.ext import xtest
+
+from pilotfish.tools.keyboard import Keyboard
+
+_OWNER_PROPERTY = "_PILOTFISH_INPUT_PROCESS"
+_BUTTONS = {"left": X.Button1, "middle": X.Button2, "right": X.Button3}
+_CLICK_INTERVAL_S = 0.03
+# A drag is recognised by programs from motion they see while the button is down.
+_DRAG_STEPS = 12
+_DRAG_STEP_S = 0.01
+_DRAG_PAUSE_S = 0.05
+
+
+class InputProcess:
+    """The operations of one display. Public methods without an underscore are the protocol's operations."""
+
+    def __init__(self) -> None:
+        import pyautogui  # not above: it connects to the display, and a failure has to be answered
+
+        self._gui = pyautogui
+        self._gui.PAUSE = 0
+        self._gui.FAILSAFE = False
+        self._display = display.Display()
+        self._root = self._display.screen().root
+        self._owner_atom = self._display.intern_atom(_OWNER_PROPERTY)
+        self._keyboard = Keyboard(self._display, self._gui)
+        self._buttons_held: set[str] = set()
+        self._release_after_crash()
+
+    def move(self, x: int, y: int) -> None:
+        """Move the pointer to display pixel (x, y)."""
+        self._gui.moveTo(x, y, _pause=False)
+
+    def position(self) -> list[int]:
+        """The pointer's display pixel."""
+        pointer = self._root.query_pointer()
+        return [pointer.root_x, pointer.root_y]
+
+    def click(
+        self, at: list[int] | None, button: str, count: int, keys: list[str], hold_s: float = 0.0
+    ) -> None:
+        """Click `count` times at `at` (default: where the pointer is) with `keys` held, each for `hold_s`."""
+        with self._keyboard.hold(keys):
+            self._move_to(at)
+            self._button_up(button)
+            for number in range(count):
+                if number:
+                    time.sleep(_CLICK_INTERVAL_S)
+                with self._button(button):
+                    time.sleep(hold_s)
+
+    def drag(self, start: list[int] | None, end: list[int], keys: list[str]) -> None:
+        """Press the left button at `start` (default: where the pointer is), move to `end`, release."""
+        with self._keyboard.hold(keys):
+            self._move_to(start)
+            self._button_up("left")
+            from_x, from_y = self.position()
+            with self._button("left"):
+                time.sleep(_DRAG_PAUSE_S)
+                for step in range(1, _DRAG_STEPS + 1):
+                    part = step / _DRAG_STEPS
+                    self.move(
+                        round(from_x + (end[0] - from_x) * part), round(from_y + (end[1] - from_y) * part)
+                    )
+                    time.sleep(_DRAG_STEP_S)
+                time.sleep(_DRAG_PAUSE_S)
+
+    def button(self, at: list[int] | None, press: bool, keys: list[str]) -> bool:
+        """Press or release the left button; False if it was so already."""
+        with self._keyboard.hold(keys):
+            self._move_to(at)
+            changed = self._is_down("left") != press
+            if press:
+                self._buttons_held.add("left")
+                self._gui.mouseDown(button="left", _pause=False)
+            else:
+                self._button_up("left")
+        return changed
+
+    def scroll(self, at: list[int] | None, direction: str, amount: int, keys: list[str]) -> None:
+        """Turn the wheel by `amount` clicks."""
+        with self._keyboard.hold(keys):
+            self._move_to(at)
+            turn = self._gui.scroll if direction in {"up", "down"} else self._gui.hscroll
+            turn(amount if direction in {"up", "right"} else -amount, _pause=False)
+
+    def key(self, chords: list[list[str]]) -> None:
+        """Press and release chords of keysym names or characters."""
+        self._keyboard.press([tuple(chord) for chord in chords])
+
+    def hold(self, chord: list[str], seconds: float) -> None:
+        """Hold a chord for a time."""
+        with self._keyboard.hold(chord):
+            time.sleep(seconds)
+
+    def type(self, text: str) -> None:
+        """Type text exactly."""
+        self._keyboard.type(text)
+
+    def _move_to(self, at: list[int] | None) -> None:
+        if at is not None:
+            self.move(*at)
+
+    def _is_down(self, button: str) -> bool:
+        return bool(self._root.query_pointer().mask & (X.Button1Mask << (_BUTTONS[button] - 1)))
+
+    @contextlib.contextmanager
+    def _button(self, button: str) -> Iterator[None]:
+        self._buttons_held.add(button)
+        self._gui.mouseDown(button=button, _pause=False)
+        try:
+            yield
+        finally:
+            self._button_up(button)
+
+    def _button_up(self, button: str) -> None:
+        if self._is_down(button):
+            self._gui.mouseUp(button=button, _pause=False)
+        self._buttons_held.discard(button)
+
+    def _release_after_crash(self) -> None:
+        """Take the display over; if its last process ended without a farewell, release what is down."""
+        owner = self._root.get_full_property(self._owner_atom, X.AnyPropertyType)
+        if owner is not None and not _lives(int(owner.value[0])):
+            self._keyboard.release_everything()
+            for button in range(1, 6):
+                if self._root.query_pointer().mask & (X.Button1Mask << (button - 1)):
+                    xtest.fake_input(self._display, X.ButtonRelease, button)
+        self._root.change_property(self._owner_atom, self._display.intern_atom("CARDINAL"), 32, [os.getpid()])
+        self._display.sync()
+
+    def _release_held(self) -> None:
+        """Release what this process holds and leave the display."""
+        for button in list(self._buttons_held):
+            self._button_up(button)
+        self._keyboard.release_held()
+        self._root.delete_property(self._owner_atom)
+        self._display.sync()
+
+    def _run(self, requests: TextIO, answer: Callable[[dict[str, Any]], None]) -> None:
+        try:
+            for line in requests:
+                request = json.loads(line)
+                operation = getattr(self, request.pop("op"))
+                try:
+                    answer({"ok": True, "value": operation(**request)})
+                except ValueError as error:
+                    answer({"ok": False, "error": str(error)})
+        finally:
+            self._release_held()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    """Serve standard input until it ends. What libraries print goes to standard error."""
+    signal.signal(signal.SIGTERM, _end)
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(value: dict[str, Any]) -> None:
+        channel.write(json.dumps(value) + "\n")
+
+    try:
+        process = InputProcess()
+    except Exception as error:  # whatever keeps pyautogui or the display from starting is told, not raised
+        answer({"ok": False, "error": f"{type(error).__name__}: {error}".splitlines()[0]})
+        return
+    answer({"ok": True, "value": None})
+    process._run(sys.stdin, answer)
+
+
+if __name__ == "__main__":
+    main()
