@@ -61,7 +61,9 @@ def cases(maker: SampleMaker, episodes: list[Episode], per_task: int) -> list[Ca
 
 
 @torch.no_grad()
-def answers(model: M3, maker: SampleMaker, batch_cases: list[Case], device: str, attention: str = "sparse") -> list[str]:
+def answers(
+    model: M3, maker: SampleMaker, batch_cases: list[Case], device: str, attention: str = "sparse"
+) -> list[str]:
     """Greedy answers, all rows at once, recomputed whole at every token."""
     batch = collate([c.sample for c in batch_cases], maker.tokenizer.eos_id).to(device)
     patches, grid = clip_patches(batch.frames, batch.clip_frames, 0.0)
@@ -123,6 +125,9 @@ def evaluate(
             right[case.task].append(ok)
             if not ok and len(right[case.task]) - sum(right[case.task]) <= 2:
                 asked = case.sample.episode.instruction[:60] if case.sample.episode else ""
-                print(f"  {case.task}: {asked!r} wanted {case.action} box {case.box} got {answer[-160:]!r}", flush=True)
+                print(
+                    f"  {case.task}: {asked!r} wanted {case.action} box {case.box} got {answer[-160:]!r}",
+                    flush=True,
+                )
     model.train(was_training)
     return {task: sum(hits) / len(hits) for task, hits in sorted(right.items())}

@@ -45,7 +45,9 @@ class DenseHeads(nn.Module):
         """Losses from vision tokens and hidden states, both [C*2*S, width] in clip order."""
         letters = targets.letters.flatten(0, 2).float()
         reading = F.binary_cross_entropy_with_logits(
-            self.letters(vision).float(), letters, pos_weight=torch.full((letters.shape[1],), 4.0, device=vision.device)
+            self.letters(vision).float(),
+            letters,
+            pos_weight=torch.full((letters.shape[1],), 4.0, device=vision.device),
         )
         cells = self.rows * self.columns
         cell = torch.arange(cells, device=vision.device).repeat(hidden.shape[0] // cells)

@@ -33,7 +33,9 @@ def orthogonalised(batch_BMN: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised; scaled so that its RMS matches AdamW's (`match_rms_adamw`)."""
 
-    def __init__(self, params: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.01, momentum: float = 0.95):
+    def __init__(
+        self, params: Iterable[nn.Parameter], lr: float, weight_decay: float = 0.01, momentum: float = 0.95
+    ):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
@@ -61,7 +63,9 @@ class Muon(torch.optim.Optimizer):
         updates = orthogonalised(torch.stack(list(nesterov)))
         rate = lr * 0.2 * max(shape) ** 0.5
         torch._foreach_mul_(params, 1 - lr * decay)
-        torch._foreach_add_(params, [u.to(p.dtype) for u, p in zip(updates.unbind(), params, strict=True)], alpha=-rate)
+        torch._foreach_add_(
+            params, [u.to(p.dtype) for u, p in zip(updates.unbind(), params, strict=True)], alpha=-rate
+        )
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

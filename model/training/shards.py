@@ -61,9 +61,7 @@ def read_shard(path: Path | str) -> list[Episode]:
     for row in json.loads(bytes(data[16 : 16 + length]))["episodes"]:
         frames = [bytes(blob[start : start + size]) for start, size in row["frames"]]
         widgets = [[Widget(*w) for w in frame] for frame in row["widgets"]]
-        letters = [
-            list(zip(f["c"], f["xy"][::2], f["xy"][1::2], strict=True)) for f in row["letters"]
-        ]
+        letters = [list(zip(f["c"], f["xy"][::2], f["xy"][1::2], strict=True)) for f in row["letters"]]
         episodes.append(
             Episode(row["task"], row["seed"], row["instruction"], frames, widgets, letters, row["steps"])
         )

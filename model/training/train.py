@@ -103,7 +103,11 @@ def clip_patches(frames: Tensor, clip_frames: Tensor, noise: float) -> tuple[Ten
         raise ValueError(f"training frames are {width}x{height}; both sides must be multiples of {CELL}")
     mean = torch.tensor(MEAN, device=frames.device)
     std = torch.tensor(STD, device=frames.device)
-    pixels = ((frames.float() / 255 - mean) / std).bfloat16() if frames.is_cuda else (frames.float() / 255 - mean) / std
+    pixels = (
+        ((frames.float() / 255 - mean) / std).bfloat16()
+        if frames.is_cuda
+        else (frames.float() / 255 - mean) / std
+    )
     if noise:
         pixels = pixels + noise * torch.randn_like(pixels)
     x = pixels[clip_frames]  # [C, 4, height, width, 3]
@@ -161,7 +165,9 @@ def train(s: Settings) -> Trainee:
     matrices, rest = split_parameters(trainee)
     optimisers: list[torch.optim.Optimizer] = [
         Muon(matrices, s.muon_lr, s.weight_decay),
-        torch.optim.AdamW(rest, s.adam_lr, betas=(0.9, 0.98), weight_decay=s.weight_decay, fused=s.device == "cuda"),
+        torch.optim.AdamW(
+            rest, s.adam_lr, betas=(0.9, 0.98), weight_decay=s.weight_decay, fused=s.device == "cuda"
+        ),
     ]
     bases = [s.muon_lr, s.adam_lr]
     step = first = 0
@@ -213,7 +219,9 @@ def train(s: Settings) -> Trainee:
                 pending.clear()
                 means = {k: sums[k] / counts[k] for k in sums}
                 if not math.isfinite(means["answer"]):
-                    raise RuntimeError(f"the loss is {means['answer']} at step {step}; the last checkpoint is intact")
+                    raise RuntimeError(
+                        f"the loss is {means['answer']} at step {step}; the last checkpoint is intact"
+                    )
                 seconds = time.monotonic() - lap
                 record: dict[str, Any] = {
                     "step": step,

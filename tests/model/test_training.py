@@ -1,0 +1,243 @@
+"""The trainer's parts against their twins, and a short run that must learn."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from pilotfish.agent import prompt
+from pilotfish.model.images import clip_patches as reference_patches
+from pilotfish.model.protocol import Clip
+from pilotfish.model.training import train as trainer
+from pilotfish.model.training.loader import collate, letter_cells, widget_cells
+from pilotfish.model.training.muon import Muon, split_parameters
+from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream
+from pilotfish.model.training.shards import Episode, Widget, read_shard
+from pilotfish.tasks.episodes import shards as recorder_shards
+from pilotfish.tools.base import Screen, tool_schema
+from pilotfish.tools.computer import ComputerTool
+from pilotfish.tools.grid import grid_to_pixel
+
+NANO = Path(trainer.NANO)
+
+
+def drawn_episode(seed: int, screens: int = 1) -> recorder_shards.Episode:
+    """An episode of clicks on drawn buttons."""
+    draw = random.Random(seed)
+    ep = recorder_shards.Episode("drawn", seed, "", True)
+    for n in range(screens):
+        picture = Image.new("RGB", (336, 420), "white")
+        pen = ImageDraw.Draw(picture)
+        widgets, letters = [], []
+        for row in range(3):
+            word = "".join(draw.choice("abcdefgh") for _ in range(5))
+            x, y = draw.randrange(5, 220), 20 + row * 130 + draw.randrange(60)
+            pen.rectangle((x, y, x + 80, y + 24), fill="#ddd")
+            pen.text((x + 6, y + 6), word, fill="black")
+            widgets.append((word, "button", x, y, x + 80, y + 24))
+            letters += [(c, x + 6 + 6 * i, y + 10) for i, c in enumerate(word)]
+        target = draw.choice(widgets)
+        box = list(target[2:])
+        point = grid_point((box[0] + box[2]) / 2, (box[1] + box[3]) / 2, 336, 420)
+        ep.instruction = f'Click on "{target[0]}".'
+        png = io.BytesIO()
+        picture.save(png, "PNG")
+        ep.frames.append(png.getvalue())
+        ep.widgets.append(widgets)
+        ep.letters.append(letters)
+        ep.steps.append(
+            {"frame": n, "action": {"action": "left_click", "coordinate": point}, "train": True, "box": box}
+        )
+    return ep
+
+
+@pytest.fixture(scope="module")
+def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    episodes = [drawn_episode(seed, 1 + seed % 3) for seed in range(24)]
+    recorder_shards.write_shard(folder / "shard-0-0.bin", episodes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def maker() -> SampleMaker:
+    return SampleMaker(NANO, 0)
+
+
+def test_the_words_trained_on_are_the_words_the_agent_says() -> None:
+    words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
+    tool = ComputerTool()
+    assert words["developer"] == prompt.DEVELOPER
+    assert words["tool"] == {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool_schema(tool),
+    }
+
+
+def test_both_readers_of_a_shard_agree(shard_folder: Path) -> None:
+    path = shard_folder / "shard-0-0.bin"
+    for mine, theirs in zip(read_shard(path), recorder_shards.read_shard(path), strict=True):
+        assert mine.frames == theirs.frames
+        assert mine.steps == theirs.steps
+        assert [[tuple(w) for w in frame] for frame in mine.widgets] == [
+            [tuple(w) for w in frame] for frame in theirs.widgets
+        ]
+        assert [[tuple(c) for c in frame] for frame in mine.letters] == [
+            [tuple(c) for c in frame] for frame in theirs.letters
+        ]
+
+
+def test_a_file_that_is_no_shard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shard-x.bin").write_bytes(b"not a shard at all")
+    with pytest.raises(ValueError, match=r"shard-x\.bin is not an episode shard"):
+        read_shard(tmp_path / "shard-x.bin")
+
+
+def test_batched_muon_equals_torch() -> None:
+    torch.manual_seed(0)
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((32, 64), (64, 32), (32, 64), (48, 48))]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    a = Muon(ours, 1e-2, 0.01, 0.95)
+    b = torch.optim.Muon(theirs, lr=1e-2, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    for _ in range(3):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-2, atol=2e-4)
+
+
+def test_patches_made_on_the_device_equal_the_runtime_s() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (4, 420, 336, 3), dtype=np.uint8)
+    wanted, grids = reference_patches(Clip(frames, (0.0, 0.1, 0.2, 0.3)))
+    got, grid = trainer.clip_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
+    assert grids == [grid]
+    np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
+
+
+def test_a_grid_point_maps_back_to_its_pixel() -> None:
+    screen = Screen(":0", 0, 0, 336, 420)
+    for x, y in ((0, 0), (335, 419), (100, 7), (1, 210)):
+        gx, gy = grid_point(x, y, 336, 420)
+        px, py = grid_to_pixel((gx, gy), screen)
+        assert abs(px - x) <= 1
+        assert abs(py - y) <= 1
+
+
+def test_only_what_the_model_says_is_a_target(shard_folder: Path, maker: SampleMaker) -> None:
+    ep = next(e for e in read_shard(shard_folder / "shard-0-0.bin") if len(e.steps) == 3)
+    ep.steps[1]["train"] = False
+    sample = maker.episode(ep)
+    said = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
+    assert said.count("left_click") == 2
+    assert "Click on" not in said
+    assert said.endswith("[e~[")
+    assert len(sample.clips) == 3
+
+
+def test_cells_hold_their_letters_and_widgets() -> None:
+    ep = Episode(
+        "t", 0, "", [b""], [[Widget("ok", "button", 28, 56, 84, 84)]], [[("o", 30, 60), ("é", 1, 1)]]
+    )
+    letters, centres = letter_cells(ep, 0), widget_cells(ep, 0)
+    assert letters.sum() == 1
+    assert letters[2 * 12 + 1].any()
+    np.testing.assert_allclose(centres[2 * 12 + 1], (56 / 336, 70 / 420))
+    assert np.isnan(centres[0]).all()
+
+
+def test_matrices_and_the_rest_are_told_apart() -> None:
+    model = torch.nn.ModuleDict({"lm_head": torch.nn.Linear(4, 4), "hidden": torch.nn.Linear(4, 4)})
+    matrices, rest = split_parameters(model)
+    assert [p.shape for p in matrices] == [(4, 4)]
+    assert len(rest) == 3
+
+
+def test_text_is_cut_in_equal_pieces(maker: SampleMaker) -> None:
+    stream = text_stream(maker.tokenizer, 64, 0)
+    assert [len(next(stream)) for _ in range(3)] == [64, 64, 64]
+
+
+def test_every_part_of_the_loss_falls_and_reaches_its_parameters(
+    shard_folder: Path, maker: SampleMaker
+) -> None:
+    from dataclasses import replace
+
+    from pilotfish.model.m3 import M3, initialise
+    from pilotfish.model.training.nano import nano_config
+
+    torch.manual_seed(0)
+    config = nano_config(maker.tokenizer)
+    flags = (False, True)
+    small = replace(
+        config,
+        text=replace(
+            config.text,
+            num_hidden_layers=2,
+            sparse_layers=flags,
+            moe_layers=flags,
+            hidden_size=128,
+            num_attention_heads=2,
+            dense_intermediate_size=128,
+        ),
+        vision=replace(
+            config.vision, num_hidden_layers=1, hidden_size=64, num_attention_heads=1, intermediate_size=64
+        ),
+        projector_hidden_size=128,
+    )
+    model = M3(small)
+    initialise(model)
+    trainee = trainer.Trainee(model, 15, 12).train()
+    batch = collate(
+        [maker.episode(e) for e in read_shard(shard_folder / "shard-0-0.bin")[:2]], maker.tokenizer.eos_id
+    )
+    matrices, rest = split_parameters(trainee)
+    optimisers = [Muon(matrices, 2e-3), torch.optim.AdamW(rest, 2e-3)]
+    history = []
+    for _ in range(8):
+        parts = trainee.losses(batch, 0.0)
+        sum(parts.values()).backward()
+        without = [n for n, p in trainee.named_parameters() if p.grad is None and "experts" not in n]
+        assert without == []
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        trainer.balance(model, 1e-3)
+        history.append({k: v.item() for k, v in parts.items()})
+    for part in ("answer", "letters", "place"):
+        assert history[-1][part] < history[0][part], part
+    gate = model.language_model.model.layers[1].block_sparse_moe
+    assert gate.e_score_correction_bias.abs().max() > 0
+
+
+def test_the_index_branch_learns_from_the_kl_alone(shard_folder: Path, maker: SampleMaker) -> None:
+    from pilotfish.model.m3 import M3, initialise
+    from pilotfish.model.text import IndexLoss
+    from pilotfish.model.training.nano import nano_config
+
+    torch.manual_seed(0)
+    model = M3(nano_config(maker.tokenizer))
+    initialise(model)
+    ids = torch.randint(0, 1900, (1, 640))
+    loss = IndexLoss(rows=32)
+    hidden = model.hidden(ids, index_loss=loss)
+    hidden.sum().backward(retain_graph=True)
+    index = {n: p for n, p in model.named_parameters() if ".index_" in n}
+    assert all(p.grad is None or not p.grad.any() for p in index.values())
+    model.zero_grad()
+    loss.total().backward()
+    assert all(p.grad is not None and p.grad.any() for p in index.values())
+    others = [
+        n for n, p in model.named_parameters() if p.grad is not None and p.grad.any() and n not in index
+    ]
+    assert others == []
