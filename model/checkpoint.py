@@ -1,6 +1,6 @@
 """Checkpoint folders: safetensors under the published names, both ways.
 
-A folder holds `config.json` and either `model.safetensors` or the shards `model.safetensors.index.json` lists.
+A folder holds `config.json` and `model.safetensors`, or shards that `model.safetensors.index.json` lists.
 Only headers are read until everything is known to fit; then tensors stream in shard by shard, mapped from the
 file, so that on a CPU a kept dtype costs no copy. MXFP8 weights (e4m3 with one E8M0 scale per 32 inputs) are
 dequantised as they come. Everything wrong with a folder is a ModelError of one sentence.
@@ -92,35 +92,39 @@ def save(
     are narrower already. A checkpoint that was in the folder is replaced only after the new one is complete.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as scratch:
+            _write(model, Path(scratch), dtype, shard_bytes)
+            written = {path.name: path for path in Path(scratch).iterdir()}
+            for stale in [*folder.glob("model*.safetensors"), folder / INDEX]:
+                if stale.name not in written:
+                    stale.unlink(missing_ok=True)
+            for name, path in written.items():
+                path.replace(folder / name)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder} cannot be written ({error}); free some space or name another.") from None
+
+
+def _write(model: M3, folder: Path, dtype: torch.dtype | None, shard_bytes: int) -> None:
     state = model.state_dict()
     shards = list(_shards(state, dtype, shard_bytes))
-    names = (
-        [WEIGHTS]
-        if len(shards) == 1
-        else [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    )
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as scratch:
-        weight_map: dict[str, str] = {}
-        total = 0
-        for file, keys in zip(names, shards, strict=True):
-            tensors = {
-                key: state[key].detach().to("cpu", _dtype_to_save(key, state[key], dtype)).contiguous()
-                for key in keys
-            }
-            total += sum(t.numel() * t.element_size() for t in tensors.values())
-            weight_map.update(dict.fromkeys(keys, file))
-            save_file(tensors, Path(scratch) / file, metadata={"format": "pt"})
-        main = dtype or state["language_model.lm_head.weight"].dtype
-        _write_json(Path(scratch) / CONFIG, model.config.to_dict(str(main).removeprefix("torch.")))
-        if len(shards) > 1:
-            _write_json(Path(scratch) / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        written = {path.name for path in Path(scratch).iterdir()}
-        for stale in [*folder.glob("model*.safetensors"), folder / INDEX]:
-            if stale.name not in written:
-                stale.unlink(missing_ok=True)
-        for path in Path(scratch).iterdir():
-            path.replace(folder / path.name)
+    count = len(shards)
+    total = 0
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = WEIGHTS if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+        tensors = {
+            name: state[name].detach().to("cpu", _dtype_to_save(name, state[name], dtype)).contiguous()
+            for name in names
+        }
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        weight_map.update(dict.fromkeys(names, file))
+    main = dtype or state["language_model.lm_head.weight"].dtype
+    _write_json(folder / CONFIG, model.config.to_dict(str(main).removeprefix("torch.")))
+    if count > 1:
+        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def read_headers(folder: Path | str) -> dict[str, Stored]:
