@@ -1,1 +1,30 @@
 """An isolated machine for one task: files, shell, display, browser."""
+
+from pilotfish.sandbox.box import Sandbox
+from pilotfish.sandbox.browser import Browser, BrowserPage
+from pilotfish.sandbox.display import Display
+from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
+from pilotfish.sandbox.files import FileEntry, Files
+from pilotfish.sandbox.pieces import Piece, check
+from pilotfish.sandbox.process import Process
+from pilotfish.sandbox.shell import Shell, ShellResult
+from pilotfish.sandbox.spec import Limits, SandboxSpec
+
+__all__ = [
+    "Browser",
+    "BrowserPage",
+    "Display",
+    "FileEntry",
+    "Files",
+    "Limits",
+    "Piece",
+    "Process",
+    "Sandbox",
+    "SandboxError",
+    "SandboxPathError",
+    "SandboxSpec",
+    "SandboxUnavailable",
+    "Shell",
+    "ShellResult",
+    "check",
+]

@@ -1,0 +1,309 @@
+"""`Sandbox`: one isolated machine for one task, from start to the last process gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pilotfish.sandbox.browser import Browser
+from pilotfish.sandbox.bwrap import Mounts, sandbox_argv, write_etc
+from pilotfish.sandbox.display import OPENBOX_CONFIG, Display, start_display
+from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
+from pilotfish.sandbox.files import Files
+from pilotfish.sandbox.hostdir import HostFolder
+from pilotfish.sandbox.janitor import Janitor
+from pilotfish.sandbox.link import Link
+from pilotfish.sandbox.pieces import bwrap_trouble, find_chromium, need
+from pilotfish.sandbox.process import Process, start_process
+from pilotfish.sandbox.shell import Shell
+from pilotfish.sandbox.snapshots import Snapshots
+from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits, SandboxSpec
+
+T = TypeVar("T")
+
+BOX_VARIABLE = "PILOTFISH_BOX"
+_START_SECONDS = 20.0
+_CLOSE_SECONDS = 1.5
+
+_ENV: Mapping[str, str] = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
+    "HOME": str(INNER_HOME),
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "xterm-256color",
+    "TMPDIR": "/tmp",
+    "XDG_RUNTIME_DIR": "/run/user",
+    # GTK programs would each start a message bus of their own; nothing here needs one.
+    "DBUS_SESSION_BUS_ADDRESS": "disabled:",
+    "NO_AT_BRIDGE": "1",
+    "GSETTINGS_BACKEND": "memory",
+}
+
+
+class Sandbox:
+    """An isolated machine: `files`, `shell`, `display`, `browser`, programs, snapshots. Made by `Sandbox.open`.
+
+    It belongs to the event loop that opened it. It never runs anything on the host because a piece is missing: that
+    raises `SandboxUnavailable`, one sentence with what is missing and the command that brings it.
+    """
+
+    def __init__(self, spec: SandboxSpec, folder: HostFolder, workspace: Path) -> None:
+        self.spec = spec
+        self.id = folder.id
+        self.workspace = workspace
+        self.files = Files(workspace)
+        self._folder = folder
+        self._snapshots = Snapshots(workspace, folder.folder("snapshots"))
+        self._display: Display | None = None
+        self._browser: Browser | None = None
+        self._link: Link | None = None
+        self._shell: Shell | None = None
+        self._monitor: asyncio.subprocess.Process | None = None
+        self._inner_pid: int | None = None
+        self._janitor: Janitor | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
+        """`async with Sandbox.open(spec) as box`: a ready sandbox, closed at the end however that comes."""
+        box = await cls.start(spec)
+        try:
+            yield box
+        finally:
+            await box.close()
+
+    @classmethod
+    async def start(cls, spec: SandboxSpec | None = None) -> Sandbox:
+        """A ready sandbox that the caller must `close`."""
+        spec = spec or SandboxSpec()
+        for program, purpose, package in (
+            ("bwrap", "to isolate the sandbox", "bubblewrap"),
+            ("bash", "for the shell", "bash"),
+        ):
+            need(program, purpose, package)
+        if spec.desktop:
+            need("Xvfb", "for the display", "xvfb")
+            need("openbox", "for the windows on the display", "openbox")
+        if spec.browser:
+            find_chromium()
+        folder = HostFolder()
+        try:
+            workspace = folder.folder("workspace") if spec.workspace is None else spec.workspace.resolve()
+            box = cls(spec, folder, workspace)
+        except BaseException:
+            folder.remove()
+            raise
+        try:
+            await box._start()
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    @property
+    def display(self) -> Display:
+        """The X display; a sandbox without a desktop has none."""
+        if self._display is None:
+            raise SandboxError("this sandbox has no display, open it with desktop=True.")
+        return self._display
+
+    @property
+    def shell(self) -> Shell:
+        if self._shell is None:
+            raise SandboxError("the sandbox is not running, open a new one.")
+        return self._shell
+
+    @property
+    def browser(self) -> Browser:
+        """The Chromium of this sandbox; it starts at its first page."""
+        if self._browser is None:
+            raise SandboxError("this sandbox has no display for a browser, open it with desktop=True.")
+        return self._browser
+
+    @property
+    def is_open(self) -> bool:
+        """Whether programs can run in it now."""
+        return self._link is not None and self._link.is_open
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of every program inside. Nothing of the host's own environment is in it."""
+        env = {**_ENV, BOX_VARIABLE: self.id}
+        if self._display is not None:
+            env["DISPLAY"] = self._display.name
+        return env | dict(self.spec.env)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: int | bytes | None = None,
+        capture: bool = True,
+        fds: Mapping[int, int] | None = None,
+    ) -> Process:
+        """Start a program inside and return when it runs (not when it ends).
+
+        env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor or bytes
+        (nothing by default); capture=False discards the output; fds hands over more descriptors,
+        {number inside: descriptor here}. Raises `SandboxError` when it cannot be started.
+        """
+        return await start_process(
+            self._running(),
+            list(argv),
+            env=self.env | dict(env or {}),
+            cwd=cwd or str(INNER_WORKSPACE),
+            limits=_rlimits(self.spec.limits),
+            stdin=stdin,
+            capture=capture,
+            fds=fds,
+        )
+
+    async def snapshot(self) -> str:
+        """Keep a copy of the workspace's files as they are now; returns its id for `restore`."""
+        return await _in_thread(self._snapshots.take)
+
+    async def restore(self, snapshot: str) -> None:
+        """Give the workspace the files that it had at `snapshot`. Programs go on running and see the old files."""
+        await _in_thread(lambda: self._snapshots.restore(snapshot))
+
+    async def close(self) -> None:
+        """End every program, remove the display and the private folder. Safe to call twice, and when cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    def _running(self) -> Link:
+        if self._link is None or not self._link.is_open:
+            raise SandboxError("the sandbox has ended, open a new one.")
+        return self._link
+
+    async def _start(self) -> None:
+        etc = self._folder.folder("etc")
+        write_etc(etc)
+        extra_etc: dict[str, Path] = {}
+        sockets = chromium = None
+        if self.spec.desktop:
+            number = self._folder.claim_display()
+            self._display = Display(f":{number}", self.spec.width, self.spec.height)
+            sockets = self._folder.folder("x11")
+            config = etc / "pilotfish-openbox.xml"
+            config.write_text(OPENBOX_CONFIG)
+            extra_etc["pilotfish-openbox.xml"] = config
+            with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
+                chromium = find_chromium()
+            extra_etc |= Browser.policy_files(etc)
+        self._janitor = await Janitor.hire(self._folder.path, self._display.number if self._display else None)
+        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra_etc)
+        await self._start_guest(mounts)
+        self._shell = Shell(self._running(), self.env, _rlimits(self.spec.limits))
+        if self._display is not None and sockets is not None:
+            self._browser = Browser(self, chromium, self._folder.folder("browser"))
+            await start_display(self, self._display, sockets)
+
+    async def _start_guest(self, mounts: Mounts) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        status_read, status_write = os.pipe()
+        try:
+            argv = sandbox_argv(self.spec.limits, mounts, theirs.fileno())
+            argv[1:1] = ["--json-status-fd", str(status_write)]
+            self._monitor = await asyncio.create_subprocess_exec(
+                *argv,
+                pass_fds=[theirs.fileno(), status_write],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env={},
+                start_new_session=True,  # a Ctrl-C in the terminal is for us; we close the sandbox in order
+            )
+            theirs.close()
+            os.close(status_write)
+            status_write = -1
+            self._link = Link(ours)
+            await self._until_ready(self._link, self._monitor)
+            self._inner_pid = _inner_pid(status_read)
+        except BaseException:
+            if self._link is None:
+                ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(status_read)
+            if status_write >= 0:
+                os.close(status_write)
+
+    @staticmethod
+    async def _until_ready(link: Link, monitor: asyncio.subprocess.Process) -> None:
+        assert monitor.stderr is not None
+        try:
+            await asyncio.wait_for(asyncio.shield(link.ready), _START_SECONDS)
+        except TimeoutError:
+            raise SandboxError(f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: try again.") from None
+        except SandboxError:
+            said = await asyncio.wait_for(monitor.stderr.read(), _START_SECONDS)
+            raise bwrap_trouble(said.decode("utf-8", "replace")) from None
+
+    async def _close(self) -> None:
+        if self._browser is not None:
+            await self._browser.close()
+        if self._link is not None:
+            self._link.close()  # the guest ends at the end of file, and the kernel ends everything else in there
+        if self._monitor is not None:
+            await self._end_monitor(self._monitor)
+        self.files.close()
+        await asyncio.to_thread(self._folder.remove)
+        if self._janitor is not None:
+            await self._janitor.dismiss()
+
+    async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
+        try:
+            await asyncio.wait_for(monitor.wait(), _CLOSE_SECONDS)
+        except TimeoutError:
+            # First the inner PID 1, so that bubblewrap still is there to collect it.
+            with contextlib.suppress(ProcessLookupError):
+                if self._inner_pid is not None:
+                    os.kill(self._inner_pid, signal.SIGKILL)
+                else:
+                    monitor.kill()
+            await monitor.wait()
+
+
+def _rlimits(limits: Limits) -> dict[str, int]:
+    """Limits as the guest sets them, by the names of Python's `resource` module."""
+    return {
+        "RLIMIT_NPROC": limits.processes,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_DATA": limits.data_bytes,
+        # 1, not 0: neither writes a file, but with 0 the kernel would still feed a core_pattern that is a program.
+        "RLIMIT_CORE": 1,
+    }
+
+
+def _inner_pid(status_fd: int) -> int | None:
+    """The host's number of the sandbox's PID 1, from bubblewrap's status messages."""
+    for line in os.read(status_fd, 4096).splitlines():
+        with contextlib.suppress(ValueError, KeyError):
+            return int(json.loads(line)["child-pid"])
+    return None
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run file work in a thread; when cancelled, still wait for it, so that it never goes on behind our back."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,113 @@
+"""The bubblewrap command line: what a sandbox sees and what it does not.
+
+Every namespace is new, so there is no network, no other process and no shared memory of the host. /usr and a short
+list of /etc are read-only; /tmp, /home, /run and /dev/shm are memory; /workspace is the only writable folder of the
+host. A seccomp filter (`--seccomp FD`) and a switch to another user id in front of bwrap fit in here without any
+other file noticing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pilotfish.sandbox.pieces import Browser, find_python, need
+from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
+
+GUEST_SCRIPT = Path(__file__).with_name("guest.py")
+INNER_GUEST = "/run/pilotfish/guest.py"
+
+# Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or services.
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "ssl/certs", "ca-certificates", "localtime", "mime.types", "X11", "xdg", "gtk-3.0", "python3", "python3.11", "vim", "inputrc", "bash.bashrc")
+_CACHES = ("/var/cache/fontconfig", "/var/lib/dpkg/status")
+
+# Bits of /proc that belong to the whole machine. When the host user is real root, the process inside still is root to
+# the files of /proc/sys (core_pattern would run a program of the sandbox's choice on the host), so they are read-only.
+_PROC = ("sys", "irq", "bus", "fs", "sysrq-trigger")
+
+_ETC_FILES: Mapping[str, str] = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nuser:x:1000:1000:user:{INNER_HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "machine-id": "0123456789abcdef0123456789abcdef\n",
+}
+
+
+@dataclass(frozen=True)
+class Mounts:
+    """What of the host one sandbox gets to see, besides the system.
+
+    etc: folder with the files of `write_etc`; sockets: the private /tmp/.X11-unix, if there is a display;
+    extra_etc: {path below /etc: host file}, read-only.
+    """
+
+    workspace: Path
+    etc: Path
+    sockets: Path | None = None
+    browser: Browser | None = None
+    read_only: Mapping[Path, str] = field(default_factory=dict)
+    extra_etc: Mapping[str, Path] = field(default_factory=dict)
+
+
+def write_etc(folder: Path) -> None:
+    """Write the made-up /etc files of a sandbox."""
+    for name, text in _ETC_FILES.items():
+        (folder / name).write_text(text)
+
+
+def system_argv(limits: Limits) -> list[str]:
+    """bwrap and everything that does not depend on the particular sandbox."""
+    argv = [need("bwrap", "to isolate the sandbox", "bubblewrap"), "--unshare-all", "--unshare-user"]
+    argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    # Chromium refuses to run as user 0, and xterm to drop groups, so the user inside is 1000 whoever we are outside.
+    argv += ["--clearenv", "--uid", "1000", "--gid", "1000", "--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            argv += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            argv += ["--ro-bind", str(path), str(path)]
+    for name in _ETC:
+        argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for path_name in _CACHES:
+        argv += ["--ro-bind-try", path_name, path_name]
+    argv += ["--proc", "/proc"]
+    for name in _PROC:
+        argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    argv += ["--dev", "/dev", "--size", str(limits.shm_folder), "--perms", "1777", "--tmpfs", "/dev/shm"]
+    argv += ["--size", str(limits.tmp_folder), "--perms", "1777", "--tmpfs", "/tmp"]
+    argv += ["--size", str(64 << 20), "--tmpfs", "/run", "--perms", "0700", "--dir", "/run/user"]
+    argv += ["--size", str(limits.home_folder), "--tmpfs", "/home", "--dir", str(INNER_HOME)]
+    python, prefix = find_python()
+    if prefix is not None:
+        argv += ["--ro-bind", str(prefix), str(prefix)]
+    return argv
+
+
+def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int) -> list[str]:
+    """The whole command that starts the guest as PID 1 of a new sandbox."""
+    argv = system_argv(limits)
+    for name in _ETC_FILES:
+        argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
+    for name, host in mounts.extra_etc.items():
+        argv += ["--ro-bind", str(host), f"/etc/{name}"]
+    argv += ["--ro-bind", str(GUEST_SCRIPT), INNER_GUEST]
+    if mounts.browser is not None and mounts.browser.folder is not None:
+        argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]
+    for path, inner in mounts.read_only.items():
+        argv += ["--ro-bind", str(path.resolve()), inner]
+    if mounts.sockets is not None:
+        argv += ["--bind", str(mounts.sockets), "/tmp/.X11-unix"]
+    argv += ["--bind", str(mounts.workspace), str(INNER_WORKSPACE)]
+    # Without these two a program could fill memory through the empty folders that carry the mounts.
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(INNER_WORKSPACE)]
+    argv += ["--setenv", "LANG", "C.UTF-8"]
+    return [*argv, "--", find_python()[0], "-I", "-S", INNER_GUEST, str(control_fd)]
+
+
+def probe_argv() -> list[str]:
+    """The same isolation around `true`: does this machine allow it at all?"""
+    return [*system_argv(Limits()), "--remount-ro", "/", "--", "/usr/bin/true"]

@@ -1,0 +1,287 @@
+"""PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
+
+Run inside by bubblewrap as `python3 -I -S guest.py FD`, with the standard library only. FD is one end of a
+SOCK_SEQPACKET pair; every datagram is one JSON object.
+
+    in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...}}
+         with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
+         {"op": "signal", "job": 7, "signal": 15}
+    out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
+         {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
+         {"event": "exit", "job": 7, "status": 0} (the program itself; negative: killed by that signal),
+         {"event": "gone", "job": 7} (nothing that it started is left)
+
+Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a program
+forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When the other end of
+FD closes this process exits, and the kernel kills everything else in the PID namespace at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+MAX_MESSAGE = 160 * 1024
+MAX_FDS = 16
+HIGH_FD = 256  # descriptors are parked from here on while they are moved to their final numbers
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+KILL_SECONDS = 10.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def children_of() -> dict[int, list[int]]:
+    """Living processes by parent: {ppid: [pid, ...]}. Zombies are left out, they are dead already."""
+    tree: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command name is in parentheses and may hold anything, so read after the last one.
+                state, ppid = file.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state not in (b"Z", b"X"):
+            tree.setdefault(int(ppid), []).append(int(name))
+    return tree
+
+
+def descendants(root: int, spare: frozenset[int] = frozenset()) -> set[int]:
+    """Every living descendant of `root`, not looking below the processes in `spare`."""
+    tree = children_of()
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for pid in tree.get(waiting.pop(), []):
+            if pid not in spare and pid not in found:
+                found.add(pid)
+                waiting.append(pid)
+    return found
+
+
+def kill_below(root: int, spare: frozenset[int] = frozenset()) -> None:
+    """Kill every descendant of `root`. All are stopped before any is killed, so that none can fork meanwhile."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < deadline:
+        stopped: set[int] = set()
+        while fresh := descendants(root, spare) - stopped:
+            for pid in fresh:
+                send_signal(pid, signal.SIGSTOP)
+            stopped |= fresh
+        if not stopped:
+            return
+        for pid in stopped:
+            send_signal(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def send_signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass  # it ended between the look and the signal
+
+
+def become_program(request: dict[str, Any], fds: list[int], trouble: int) -> None:
+    """Turn this process into the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
+    stage = "fds"
+    try:
+        targets: list[int] = request["fds"]
+        for target, parked in zip(targets, fds, strict=True):
+            os.dup2(parked, target, inheritable=True)
+        for standard in (0, 1, 2):
+            if standard not in targets:
+                null = os.open("/dev/null", os.O_RDWR)
+                os.dup2(null, standard, inheritable=True)
+        stage = "limits"
+        for name, value in request["limits"].items():
+            kind = getattr(resource, name)
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bound, bound))
+        stage = "cwd"
+        os.chdir(request["cwd"])
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        stage = "exec"
+        os.execvpe(request["argv"][0], request["argv"], request["env"])
+    except OSError as error:
+        os.write(trouble, f"{stage} {error.errno}".encode())
+    except ValueError:  # a limit that cannot be set
+        os.write(trouble, f"{stage} 22".encode())
+
+
+def run_job(request: dict[str, Any], fds: list[int], report: int) -> None:
+    """The runner of one job: start the program, adopt its orphans, report on it, end when nothing is left."""
+    os.setsid()
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    trouble_read, trouble_write = os.pipe()
+    main = os.fork()
+    if main == 0:
+        try:
+            os.setsid()
+            become_program(request, fds, trouble_write)
+        finally:
+            os._exit(127)
+    os.close(trouble_write)
+    for fd in fds:
+        os.close(fd)
+    trouble = os.read(trouble_read, 64)  # empty: exec closed the pipe
+    os.close(trouble_read)
+    os.write(report, b"failed " + trouble + b"\n" if trouble else b"started %d\n" % main)
+    while True:
+        try:
+            pid, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+        if pid == main and not trouble:
+            os.write(report, b"exit %d\n" % os.waitstatus_to_exitcode(status))
+
+
+class Guest:
+    """The loop of PID 1: requests from the trusted side, reports from the runners, dead children."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.selector = selectors.DefaultSelector()
+        self.runners: dict[int, int] = {}  # pid of a runner -> its job
+        self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
+        self.wake, wake_write = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.selector.register(control, selectors.EVENT_READ)
+        self.selector.register(self.wake, selectors.EVENT_READ)
+
+    def send(self, **message: Any) -> None:
+        self.control.send(json.dumps(message).encode())
+
+    def serve(self) -> None:
+        self.send(event="ready")
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj is self.control:
+                    if not self.read_request():
+                        return
+                elif key.fd == self.wake:
+                    os.read(self.wake, 4096)
+                    self.reap()
+                else:
+                    self.read_report(key.fd)
+
+    def read_request(self) -> bool:
+        """Serve one request; False when the trusted side is gone."""
+        data, fds, _, _ = socket.recv_fds(
+            self.control, MAX_MESSAGE, MAX_FDS, socket.MSG_CMSG_CLOEXEC
+        )
+        if not data:
+            return False
+        try:
+            request = json.loads(data)
+            if request["op"] == "spawn":
+                self.spawn(request, fds)
+            else:
+                self.signal_job(request)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        report_read, report_write = os.pipe()
+        try:
+            runner = os.fork()
+        except OSError as error:
+            os.close(report_read)
+            os.close(report_write)
+            self.send(event="failed", job=request["job"], stage="fork", errno=error.errno)
+            self.send(event="gone", job=request["job"])
+            return
+        if runner == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                parked = [self.park(fd) for fd in fds]
+                report = self.park(report_write)
+                os.closerange(3, HIGH_FD)
+                run_job(request, parked, report)
+            finally:
+                os._exit(0)
+        os.close(report_write)
+        self.runners[runner] = request["job"]
+        self.reports[report_read] = request["job"]
+        self.selector.register(report_read, selectors.EVENT_READ)
+
+    @staticmethod
+    def park(fd: int) -> int:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+
+    def signal_job(self, request: dict[str, Any]) -> None:
+        runner = next((pid for pid, job in self.runners.items() if job == request["job"]), None)
+        if runner is None:
+            return
+        if request["op"] == "kill":
+            kill_below(runner)
+        else:
+            for pid in children_of().get(runner, []):
+                send_signal(pid, request["signal"])
+
+    def read_report(self, fd: int) -> None:
+        job = self.reports[fd]
+        # A runner writes whole short lines, and a pipe keeps writes of that size in one piece.
+        lines = os.read(fd, 4096).decode().splitlines()
+        for line in lines:
+            word, *values = line.split()
+            if word == "started":
+                self.send(event="started", job=job, pid=int(values[0]))
+            elif word == "failed":
+                self.send(event="failed", job=job, stage=values[0], errno=int(values[1]))
+            elif word == "exit":
+                self.send(event="exit", job=job, status=int(values[0]))
+        if not lines:
+            self.selector.unregister(fd)
+            os.close(fd)
+            del self.reports[fd]
+            self.send(event="gone", job=job)
+
+    def reap(self) -> None:
+        orphaned = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if self.runners.pop(pid, None) is not None and status != 0:
+                orphaned = True  # a program killed its runner: what that runner guarded is now a child of ours
+        if orphaned:
+            kill_below(os.getpid(), spare=frozenset(self.runners))
+
+
+def main() -> None:
+    # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
+    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(control.fileno(), False)
+    try:
+        Guest(control).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the trusted side went away while something was being said to it
+
+
+if __name__ == "__main__":
+    main()

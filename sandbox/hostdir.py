@@ -1,0 +1,136 @@
+"""The private folder of one sandbox on the host, its X display number, and the removal of both.
+
+    /tmp/pilotfish-<uid>/<id>/     0700; `owner` in it is locked (flock) for as long as the owning process lives
+    /tmp/.X<N>-lock                claims display number N with our process id, as X servers do among themselves
+    /tmp/.X11-unix/X<N>            symlink to the socket in the private folder, so that plain X clients find it
+
+A folder whose lock can be taken belongs to nobody any more: the next sandbox that is opened removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pilotfish.sandbox.errors import SandboxError
+from pilotfish.sandbox.trees import remove_tree
+
+X_SOCKETS = Path("/tmp/.X11-unix")
+_FIRST_DISPLAY, _LAST_DISPLAY = 100, 4999
+
+
+def base_folder() -> Path:
+    """The folder that holds this user's sandboxes; created, and refused when it is another user's."""
+    base = Path(tempfile.gettempdir()) / f"pilotfish-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise SandboxError(f"{str(base)!r} is not a private folder of yours, remove it.")
+    return base
+
+
+@contextlib.contextmanager
+def _locked(base: Path) -> Iterator[None]:
+    """One process at a time creates or sweeps. Held for milliseconds."""
+    fd = os.open(base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def sweep(base: Path) -> None:
+    """Remove what sandboxes of dead processes left. Call with the base folder locked."""
+    for folder in base.iterdir():
+        if not folder.is_dir():
+            continue
+        fd = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        else:
+            release_displays_of(folder)
+            remove_tree(folder)
+        finally:
+            os.close(fd)
+
+
+def release_displays_of(folder: Path) -> None:
+    """Remove the X entries that point into `folder`, and no others."""
+    if not X_SOCKETS.is_dir():
+        return
+    for entry in X_SOCKETS.iterdir():
+        if entry.is_symlink() and Path(os.readlink(entry)).parent.parent == folder:
+            _release(int(entry.name[1:]))
+
+
+def _release(number: int) -> None:
+    (X_SOCKETS / f"X{number}").unlink(missing_ok=True)
+    _x_lock(number).unlink(missing_ok=True)
+
+
+def _x_lock(number: int) -> Path:
+    return Path(f"/tmp/.X{number}-lock")
+
+
+class HostFolder:
+    """A fresh private folder, locked by this process. `remove` takes everything away again."""
+
+    def __init__(self) -> None:
+        base = base_folder()
+        with _locked(base):
+            sweep(base)
+            self.id = secrets.token_hex(6)
+            self.path = base / self.id
+            self.path.mkdir(mode=0o700)
+            self._owner = os.open(self.path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._owner, fcntl.LOCK_EX)
+        self._display: int | None = None
+
+    def folder(self, name: str) -> Path:
+        """A sub-folder, created at the first request."""
+        path = self.path / name
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def claim_display(self) -> int:
+        """Claim a free display number: its lock file and its socket name are ours until `remove`."""
+        sockets = self.folder("x11")
+        with contextlib.suppress(FileExistsError):
+            X_SOCKETS.mkdir()
+            X_SOCKETS.chmod(0o1777)
+        pid_file = self.path / "pid"
+        pid_file.write_text(f"{os.getpid():10d}\n")
+        pid_file.chmod(0o444)
+        for number in range(_FIRST_DISPLAY, _LAST_DISPLAY):
+            try:
+                os.link(pid_file, _x_lock(number))  # atomic: fails when the name is taken
+            except FileExistsError:
+                continue
+            try:
+                os.symlink(sockets / f"X{number}", X_SOCKETS / f"X{number}")
+            except FileExistsError:  # a server that runs without lock files
+                _x_lock(number).unlink()
+                continue
+            self._display = number
+            return number
+        raise SandboxError(f"no X display number from :{_FIRST_DISPLAY} to :{_LAST_DISPLAY - 1} is free, end unused ones.")
+
+    def remove(self) -> None:
+        """Give the display back and remove the folder. Safe to call twice."""
+        if self._owner < 0:
+            return
+        if self._display is not None:
+            _release(self._display)
+        remove_tree(self.path)
+        os.close(self._owner)
+        self._owner = -1

@@ -1,0 +1,158 @@
+"""The programs a sandbox is built from: where they are, whether they work, the command that brings a missing one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from pilotfish.sandbox.errors import SandboxUnavailable
+
+CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
+_CHROMIUM_PLACES = (
+    "/usr/lib/chromium/chromium",
+    "/usr/bin/chromium",
+    "/usr/bin/chromium-browser",
+    "/opt/google/chrome/chrome",
+    "/usr/bin/google-chrome",
+)
+
+# What bubblewrap says when the machine does not allow what it needs, and what to do about it.
+_BWRAP_TROUBLE = (
+    (
+        "No permissions to create new namespace",
+        "user namespaces are not permitted here",
+        "allow them (sysctl -w kernel.unprivileged_userns_clone=1), or in a container run it with "
+        "--security-opt seccomp=unconfined",
+    ),
+    (
+        "nesting depth or",
+        "no more user namespaces can be created here",
+        "raise the limit with sysctl -w user.max_user_namespaces=15000",
+    ),
+    (
+        "setting up uid map: Permission denied",
+        "AppArmor forbids user namespaces to bubblewrap",
+        "install its profile with apt-get install apparmor-profiles and "
+        "apparmor_parser -r /usr/share/apparmor/extra-profiles/bwrap-userns-restrict",
+    ),
+    (
+        "Failed RTM_NEWADDR",
+        "AppArmor forbids user namespaces to bubblewrap",
+        "install its profile with apt-get install apparmor-profiles and "
+        "apparmor_parser -r /usr/share/apparmor/extra-profiles/bwrap-userns-restrict",
+    ),
+    (
+        "Failed to make / slave",
+        "the container forbids mounting",
+        "run it with --security-opt apparmor=unconfined",
+    ),
+    (
+        "Can't mount proc",
+        "the container masks /proc",
+        "run it with --security-opt systempaths=unconfined",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing the sandbox needs. `detail` is what was found; `mend` the command that brings it, '' when ok."""
+
+    name: str
+    ok: bool
+    detail: str
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Browser:
+    """A Chromium: `inner` is its path inside; `folder`, when not None, is the host folder to show as /opt/browser."""
+
+    host: Path
+    folder: Path | None
+    inner: PurePosixPath
+
+
+def need(program: str, purpose: str, package: str) -> str:
+    """The path of a program, or `SandboxUnavailable`."""
+    path = shutil.which(program)
+    if path is None:
+        raise SandboxUnavailable(f"{program} is missing, it is needed {purpose}: apt-get install {package}")
+    return path
+
+
+def bwrap_trouble(stderr: str) -> SandboxUnavailable:
+    """What bubblewrap's last words mean, as one sentence."""
+    said = " ".join(stderr.split())
+    for words, meaning, mend in _BWRAP_TROUBLE:
+        if words in said:
+            return SandboxUnavailable(f"{meaning}, they are needed to isolate the sandbox: {mend}")
+    return SandboxUnavailable(f"bubblewrap could not build the sandbox ({said[-300:] or 'it said nothing'}).")
+
+
+def find_python() -> tuple[str, Path | None]:
+    """A Python for the guest, and the host folder to bind when it is not below /usr."""
+    if os.access("/usr/bin/python3", os.X_OK):
+        return "/usr/bin/python3", None
+    real = Path(sys.base_prefix).resolve()
+    return str(real / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"), real
+
+
+def find_chromium() -> Browser:
+    """The Chromium to use, or `SandboxUnavailable`. PILOTFISH_CHROMIUM wins; snap stubs are passed over."""
+    wish = os.environ.get(CHROMIUM_VARIABLE)
+    if wish:
+        if not os.access(wish, os.X_OK) or not Path(wish).is_file():
+            raise SandboxUnavailable(f"{CHROMIUM_VARIABLE} is {wish!r}, which is not a program: correct or unset it.")
+        return _browser(Path(wish))
+    for place in map(Path, _CHROMIUM_PLACES):
+        if os.access(place, os.X_OK) and not _is_snap_stub(place):
+            return _browser(place)
+    for cache in sorted(Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"), reverse=True):
+        return _browser(cache)
+    raise SandboxUnavailable("Chromium is missing, it is needed for the browser: apt-get install chromium")
+
+
+def _browser(host: Path) -> Browser:
+    real = host.resolve()
+    if real.is_relative_to("/usr"):
+        return Browser(host, None, PurePosixPath(real))
+    return Browser(host, real.parent, PurePosixPath("/opt/browser") / real.name)
+
+
+def _is_snap_stub(path: Path) -> bool:
+    with path.resolve().open("rb") as file:
+        start = file.read(4096)
+    return start.startswith(b"#!") and b"snap" in start
+
+
+def check() -> list[Piece]:
+    """Look at every piece and try the isolation for real: what `pilotfish doctor` shows."""
+    from pilotfish.sandbox.bwrap import probe_argv
+
+    pieces = []
+    for name, purpose, package in (
+        ("bwrap", "to isolate the sandbox", "bubblewrap"),
+        ("bash", "for the shell tool", "bash"),
+        ("Xvfb", "for the display", "xvfb"),
+        ("openbox", "for the windows on the display", "openbox"),
+    ):
+        path = shutil.which(name)
+        pieces.append(Piece(name, path is not None, path or f"missing, needed {purpose}", "" if path else f"apt-get install {package}"))
+    if shutil.which("bwrap"):
+        done = subprocess.run(probe_argv(), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        if done.returncode == 0:
+            pieces.append(Piece("isolation", True, "user, process, network and mount namespaces work"))
+        else:
+            meaning, _, mend = str(bwrap_trouble(done.stderr)).partition(": ")
+            pieces.append(Piece("isolation", False, meaning, mend))
+    try:
+        pieces.append(Piece("Chromium", True, str(find_chromium().host)))
+    except SandboxUnavailable as error:
+        meaning, _, mend = str(error).partition(": ")
+        pieces.append(Piece("Chromium", False, meaning, mend))
+    return pieces

@@ -1,0 +1,95 @@
+"""What a sandbox is asked to be: sizes, workspace, environment, limits. Checked before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from pilotfish.sandbox.errors import SandboxError
+
+INNER_WORKSPACE = PurePosixPath("/workspace")
+INNER_HOME = PurePosixPath("/home/user")
+
+# Mount points the sandbox makes itself, or lets its programs write to: binding over or below them would either
+# replace what protects the host or follow links that a program inside has planted.
+_RESERVED = ("/workspace", "/proc", "/dev", "/sys", "/run", "/tmp", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what one sandbox may use. Sizes are bytes.
+
+    processes counts threads too, over the whole sandbox (the kernel does not count them when the sandbox is started
+    by real root); the other numbers hold for each process, the three `*_folder` ones for each memory-backed folder.
+    """
+
+    processes: int = 4096
+    open_files: int = 8192
+    file_bytes: int = 2 << 30
+    data_bytes: int = 8 << 30
+    tmp_folder: int = 1 << 30
+    home_folder: int = 1 << 30
+    shm_folder: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value <= 0:
+                raise SandboxError(f"limit {name} is {value}, it must be a positive number.")
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """What `Sandbox.open` builds.
+
+    width, height: the X display in pixels.
+    desktop: start an X display and a window manager.
+    browser: refuse to open at once when no Chromium is found (with False that is found out by `browser.open`).
+    workspace: a folder of the host that appears as /workspace; None is a private folder, removed at close.
+    read_only: host folders or files to show inside, {host path: inner path}.
+    env: extra environment of every process inside.
+    """
+
+    width: int = 1280
+    height: int = 800
+    desktop: bool = True
+    browser: bool = False
+    workspace: Path | None = None
+    read_only: Mapping[Path, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        for side in ("width", "height"):
+            value = getattr(self, side)
+            if not 16 <= value <= 8192:
+                raise SandboxError(f"display {side} is {value}, choose 16 to 8192 pixels.")
+        if self.browser and not self.desktop:
+            raise SandboxError("a browser needs a display, so browser=True goes with desktop=True.")
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise SandboxError(f"environment variable {name!r} cannot be set, check its name for '=' and null bytes.")
+        if self.workspace is not None:
+            _check_workspace(self.workspace)
+        for host, inner in self.read_only.items():
+            _check_read_only(host, inner)
+
+
+def _check_workspace(workspace: Path) -> None:
+    if not workspace.is_dir():
+        raise SandboxError(f"workspace {str(workspace)!r} is not a folder, create it first.")
+    real = workspace.resolve()
+    home = Path.home().resolve()
+    if real == home or real in home.parents:
+        raise SandboxError(
+            f"workspace {str(real)!r} holds your home folder, choose a folder that has nothing but the work in it."
+        )
+
+
+def _check_read_only(host: Path, inner: str) -> None:
+    if not host.exists():
+        raise SandboxError(f"read-only path {str(host)!r} does not exist.")
+    path = PurePosixPath(inner)
+    plain = path.is_absolute() and ".." not in path.parts and str(path) == inner and "\0" not in inner
+    if not plain or inner == "/" or any(path.is_relative_to(reserved) for reserved in _RESERVED):
+        raise SandboxError(f"read-only inner path {inner!r} cannot be used, choose a plain one such as '/opt/data'.")

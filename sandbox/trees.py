@@ -1,0 +1,121 @@
+"""Copying and removing folders whose content is hostile: by descriptors, never following a link.
+
+A program inside may swap a folder for a symlink between any two steps here, so no step uses a path of more than one
+name: each entry is opened relative to the descriptor of its parent with O_NOFOLLOW.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and everything below it; nothing happens when it is not there."""
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _remove(parent, path.name)
+    finally:
+        os.close(parent)
+
+
+def empty_folder(path: Path) -> None:
+    """Remove everything in a folder; the folder itself stays."""
+    folder = os.open(path, _FOLDER)
+    try:
+        for name in os.listdir(folder):
+            _remove(folder, name)
+    finally:
+        os.close(folder)
+
+
+def _remove(parent: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        pass
+    else:
+        return
+    with contextlib.suppress(OSError):  # a folder of mode 000 cannot be listed; a link here fails below, at open
+        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
+    try:
+        folder = os.open(name, _FOLDER, dir_fd=parent)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=parent)
+        folder = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        for entry in os.listdir(folder):
+            _remove(folder, entry)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=parent)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy the content of `source` into the existing folder `target`: files, folders, symlinks, modes and times.
+
+    Sockets, pipes and devices are left out. Set-user-id bits are dropped.
+    """
+    source_fd = os.open(source, _FOLDER)
+    target_fd = os.open(target, _FOLDER)
+    try:
+        _copy_content(source_fd, target_fd)
+    finally:
+        os.close(source_fd)
+        os.close(target_fd)
+
+
+def _copy_content(source: int, target: int) -> None:
+    for name in os.listdir(source):
+        try:
+            found = os.stat(name, dir_fd=source, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+            elif stat.S_ISDIR(found.st_mode):
+                _copy_folder(source, target, name)
+            elif stat.S_ISREG(found.st_mode):
+                _copy_file(source, target, name)
+        except FileNotFoundError:
+            continue  # removed while we looked
+
+
+def _copy_folder(source: int, target: int, name: str) -> None:
+    inner = os.open(name, _FOLDER, dir_fd=source)
+    try:
+        found = os.fstat(inner)
+        os.mkdir(name, 0o700, dir_fd=target)
+        copy = os.open(name, _FOLDER, dir_fd=target)
+        try:
+            _copy_content(inner, copy)
+            os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
+            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(inner)
+
+
+def _copy_file(source: int, target: int, name: str) -> None:
+    inner = os.open(name, _FILE, dir_fd=source)
+    try:
+        found = os.fstat(inner)
+        if not stat.S_ISREG(found.st_mode):
+            return  # swapped for something else since the look
+        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+        try:
+            left = found.st_size
+            while left > 0 and (done := os.copy_file_range(inner, copy, left)):
+                left -= done
+            os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
+            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(inner)
