@@ -1,7 +1,7 @@
 """How often the model's next action is right on recorded episodes it has not seen.
 
-A click counts when it falls inside the target's box; typed text and keys count when they are equal. This is the
-quick measure during training; the benchmark in a real browser is the one that is reported.
+A click counts when it falls inside the target's box; typed text and keys count when they are equal. This is
+the quick measure during training; the benchmark in a real browser is the one that is reported.
 """
 
 from __future__ import annotations

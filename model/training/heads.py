@@ -1,8 +1,8 @@
 """Dense targets for the vision side, used in training only and dropped on export.
 
-A 20 M model told only "click here" learns to read screens slowly. Per merged patch these heads ask for what the
-page itself knows: which letters have their centre in this cell, and, at the text tower's picture positions, which
-cell this is and where the widget under it has its centre.
+A 20 M model told only "click here" learns to read screens slowly. Per merged patch these heads ask for what
+the page itself knows: which letters have their centre in this cell, and, at the text tower's picture
+positions, which cell this is and where the widget under it has its centre.
 
 Shape legend: C clips, S merged cells of one temporal patch, L letter classes.
 """
@@ -23,7 +23,8 @@ CELL = 28  # pixels per merged cell
 
 @dataclass
 class Targets:
-    """Per clip and temporal patch. letters: bool [C, 2, S, L]; centre: float [C, 2, S, 2] in 0..1, NaN = no widget."""
+    """Per clip and temporal patch. letters: bool [C, 2, S, L]; centre: float [C, 2, S, 2] in 0..1, NaN = no
+    widget."""
 
     letters: Tensor
     centre: Tensor

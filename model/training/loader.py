@@ -148,7 +148,8 @@ def letter_cells(ep: Episode, frame: int) -> npt.NDArray[np.bool_]:
 
 
 def widget_cells(ep: Episode, frame: int) -> npt.NDArray[np.float32]:
-    """Centre (0..1) of the smallest widget under the middle of each cell, float [S, 2]; NaN where there is none."""
+    """Centre (0..1) of the smallest widget under the middle of each cell, float [S, 2]; NaN where there is
+    none."""
     rows, columns = ep.height // CELL, ep.width // CELL
     out = np.full((rows, columns, 2), np.nan, np.float32)
     by_size = sorted(ep.widgets[frame], key=lambda w: -(w.x1 - w.x0) * (w.y1 - w.y0))

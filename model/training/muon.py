@@ -1,8 +1,8 @@
 """Muon for the matrices, AdamW for the rest.
 
-`torch.optim.Muon` orthogonalises one matrix at a time; this model has some 270 small ones, so the launches would
-cost more than the model. Here equal shapes share one batched Newton-Schulz iteration; a test holds the update equal
-to torch's own.
+`torch.optim.Muon` orthogonalises one matrix at a time; this model has some 270 small ones, so the launches
+would cost more than the model. Here equal shapes share one batched Newton-Schulz iteration; a test holds
+the update equal to torch's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalised(batch_BMN: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrix of each, by the quintic Newton-Schulz iteration (Jordan, 2024), in bf16."""
+    """Nearest semi-orthogonal matrix of each, by the quintic Newton-Schulz iteration (Jordan, 2024), in
+    bf16."""
     a, b, c = COEFFICIENTS
     x = batch_BMN.bfloat16()
     tall = x.shape[-2] > x.shape[-1]
@@ -62,20 +63,21 @@ class Muon(torch.optim.Optimizer):
         nesterov = torch._foreach_lerp(grads, buffers, momentum)  # type: ignore[arg-type]
         updates = orthogonalised(torch.stack(list(nesterov)))
         rate = lr * 0.2 * max(shape) ** 0.5
-        torch._foreach_mul_(params, 1 - lr * decay)
-        torch._foreach_add_(
-            params, [u.to(p.dtype) for u, p in zip(updates.unbind(), params, strict=True)], alpha=-rate
-        )
+        weights: list[Tensor] = list(params)
+        torch._foreach_mul_(weights, 1 - lr * decay)
+        steps = [u.to(p.dtype) for u, p in zip(updates.unbind(), params, strict=True)]
+        torch._foreach_add_(weights, steps, alpha=-rate)
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """(matrices for Muon, everything else for AdamW).
 
-    Embeddings, the output head, the router, training-only heads, norms, biases and the patch embedding are not
-    hidden matrices and stay with AdamW.
+    Embeddings, the output head, the router, training-only heads, norms, biases and the patch embedding are
+    not hidden matrices and stay with AdamW.
     """
     apart = ("embed_tokens", "lm_head", "block_sparse_moe.gate", "patch_embedding", "heads.")
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, p in model.named_parameters():
         (matrices if p.ndim == 2 and not any(part in name for part in apart) else rest).append(p)
     return matrices, rest

@@ -12,8 +12,8 @@ LAYERS = 8
 def nano_config(tokenizer: Tokenizer) -> M3Config:
     """Two dense layers, then six with MSA and experts; each query sees 16 blocks of 32 keys, 512 in all.
 
-    One observation (a clip of 336 x 420 pixels) is about 390 tokens and a prompt starts at about 750, so MSA is
-    active from the first answer on.
+    One observation (a clip of 336 x 420 pixels) is about 390 tokens and a prompt starts at about 750, so
+    MSA is active from the first answer on.
     """
     sparse = tuple(layer >= DENSE_LAYERS for layer in range(LAYERS))
     text = TextConfig(

@@ -179,7 +179,8 @@ class SampleMaker:
 
 
 def text_stream(tokenizer: Tokenizer, length: int, seed: int) -> Iterator[list[int]]:
-    """Endless pieces of `length` tokens from the standard library's sources (PSF licence), in random order."""
+    """Endless pieces of `length` tokens from the standard library's sources (PSF licence), in random
+    order."""
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     files = [f for f in files if "site-packages" not in f.parts and "test" not in f.parts]
     draw = random.Random(seed)

@@ -1,8 +1,9 @@
 """Reads recorded episodes from the shard files of `tasks/episodes`.
 
-    b"PFSHARD1" | uint64 little-endian: length of the index | index (JSON, UTF-8) | PNG files one after another
+    b"PFSHARD1" | uint64 little-endian: length of the index | index (JSON, UTF-8) | PNG files
 
-The trainer may not import the recorder's room, so the format is read here on its own; a test holds both equal.
+The trainer may not import the recorder's room, so the format is read here on its own; a test holds both
+equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Train nano from step zero: `python -m pilotfish.model.training.train --shards DIR --out DIR --seconds S`.
 
-Text and clips share every step. The schedule follows whichever is further along, steps or seconds, so that a run
-on lent time ends with its learning rate at zero. A checkpoint holds model, optimisers and step; `--resume` goes on
-from it.
+Text and clips share every step. The schedule follows whichever is further along, steps or seconds, so that
+a run on lent time ends with its learning rate at zero. A checkpoint holds model, optimisers and step;
+`--resume` goes on from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -127,7 +126,7 @@ def balance(model: M3, rate: float) -> None:
     """Nudge each router's selection bias toward equal load (its only use; weights never see it)."""
     for module in model.modules():
         if isinstance(module, MoE) and module.load is not None:
-            module.e_score_correction_bias += rate * (module.load.mean() - module.load).sign()
+            module.e_score_correction_bias.add_(rate * (module.load.mean() - module.load).sign())
 
 
 def save(trainee: Trainee, optimisers: list[torch.optim.Optimizer], step: int, s: Settings) -> None:
@@ -141,7 +140,7 @@ def save(trainee: Trainee, optimisers: list[torch.optim.Optimizer], step: int, s
         "settings": asdict(s),
     }
     torch.save(state, out / "checkpoint.tmp")
-    os.replace(out / "checkpoint.tmp", out / "checkpoint.pt")
+    (out / "checkpoint.tmp").replace(out / "checkpoint.pt")
 
 
 def export_bf16(model: M3, path: Path) -> None:
