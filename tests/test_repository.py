@@ -1,0 +1,256 @@
+"""The repository itself: its set-up, its lock, what it ships, and what its files may say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("agent", "kernels", "model", "sandbox", "tasks", "tools")
+MAX_TRACKED_BYTES = 48 * 2**20
+
+
+def _tracked() -> list[Path]:
+    """The files that git keeps, relative to the root, as far as they exist in this working tree."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [Path(name) for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def _texts() -> Iterator[tuple[Path, str]]:
+    """Every tracked text file with its content; symlinks and files that are not UTF-8 are passed over."""
+    for path in _tracked():
+        if (ROOT / path).is_symlink():
+            continue
+        try:
+            yield path, (ROOT / path).read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def test_rooms_import_only_what_they_may() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_room_that_breaks_a_contract_is_caught(tmp_path: Path) -> None:
+    """The contracts see through the symlinks in src/: one forbidden import in a copy breaks them."""
+    _copy_tracked(tmp_path)
+    with (tmp_path / "sandbox" / "spec.py").open("a") as file:
+        file.write("\nfrom pilotfish.tools import grid  # noqa\n")
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-logo", "--no-cache"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "the sandbox imports nothing of ours BROKEN" in done.stdout
+
+
+def test_tracked_files_stay_small() -> None:
+    assert sum((ROOT / path).stat().st_size for path in _tracked()) < MAX_TRACKED_BYTES
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    """Home folders, the folders above this checkout and the hosts of package registries are a machine's own."""
+    usual = {
+        "/",
+        "/home",
+        "/root",
+        "/usr",
+        "/opt",
+        "/srv",
+        "/tmp",
+        "/var",
+        "/mnt",
+        "/app",
+        "/src",
+        "/workspace",
+    }
+    above = [re.escape(f"{folder}/") for folder in (ROOT, *ROOT.parents) if str(folder) not in usual]
+    registries = [rf"\b{name}\.org\b" for name in ("pypi", "pythonhosted", "pytorch", "debian", "npmjs")]
+    places = [r"/home/(?!user\b)\w+/", r"/Users/\w+/", r"/root/\.\w+"]
+    foreign = re.compile("|".join([*above, *registries, *places]))
+    found = [f"{path}: {match.group()}" for path, text in _texts() for match in foreign.finditer(text)]
+    assert not found
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path, text in _texts():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", text):
+            if not (ROOT / path.parent / target).exists():
+                broken.append(f"{path}: {target}")
+    assert not broken
+
+
+def test_documents_name_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for path, text in _texts():
+        if path.suffix == ".md":
+            named = set(re.findall(r"`make ([a-z]+)", text))
+            assert named <= targets, (
+                f"{path} names make targets that are not there: {sorted(named - targets)}"
+            )
+
+
+def test_lock_pins_every_dependency_at_a_version_it_allows() -> None:
+    pins: dict[str, set[str]] = {}
+    for line in (ROOT / "requirements.lock").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            pin = Requirement(line)
+            pins.setdefault(canonicalize_name(pin.name), set()).add(str(pin.specifier).removeprefix("=="))
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    settings = tomllib.loads(text)
+    wanted = [Requirement(line) for line in settings["project"]["dependencies"]]
+    wanted += [Requirement(line) for line in settings["dependency-groups"]["dev"]]
+    for requirement in wanted:
+        versions = pins.get(canonicalize_name(requirement.name), set())
+        assert versions, f"{requirement.name} is not in requirements.lock: run make lock"
+        assert all(requirement.specifier.contains(version) for version in versions), (
+            f"{requirement}: run make lock"
+        )
+
+
+def test_wheel_holds_every_file_of_the_rooms(tmp_path: Path) -> None:
+    """Real files behind the symlinks of src/, task files and pages included, and nothing that running left."""
+    copy = tmp_path / "copy"
+    _copy_tracked(copy)
+    (copy / "tools" / "__pycache__").mkdir()
+    (copy / "tools" / "__pycache__" / "old.pyc").write_bytes(b"leftover")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        tmp_path,
+        copy,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("pilotfish/")}
+        licences = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
+        entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
+        assert b"pilotfish = pilotfish.agent.cli:main" in archive.read(entry)
+    rooms = {f"pilotfish/{path.as_posix()}" for path in _tracked() if path.parts[0] in ROOMS}
+    assert packed == rooms | {"pilotfish/__init__.py", "pilotfish/py.typed"}
+    assert licences
+
+
+def test_set_up_twice_does_nothing_the_second_time() -> None:
+    if not (ROOT / ".venv" / ".setup-stamp").exists():
+        pytest.skip("this .venv was not made by `make setup`")
+    subprocess.run(["make", "setup"], cwd=ROOT, check=True, capture_output=True, timeout=170)
+    again = subprocess.run(["make", "setup"], cwd=ROOT, capture_output=True, text=True)
+    assert (again.returncode, again.stdout) == (0, "setup: nothing to do\n"), again.stderr
+
+
+def test_set_up_without_rights_names_what_is_missing_and_the_command(tmp_path: Path) -> None:
+    path = _programs(tmp_path, "apt-get", "apt-cache", id_says="1000")
+    done = _set_up(tmp_path, PATH=path, PYTHON=sys.executable)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "this account may not install: " in done.stderr
+    assert re.search(r"`sudo apt-get update && sudo apt-get install .*\bxvfb\b.*\bxdotool\b.*`", done.stderr)
+    assert not (tmp_path / "copy" / ".venv").exists()
+
+
+def test_set_up_where_there_is_no_apt_names_the_programs(tmp_path: Path) -> None:
+    done = _set_up(tmp_path, PATH=_programs(tmp_path, id_says="0"), PYTHON=sys.executable)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"setup: missing here: .*\bXvfb\b.*; install them with this system's .*\n", done.stderr
+    )
+
+
+def test_set_up_with_an_old_python_says_which_is_needed(tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" || exit 1\n')
+    old.chmod(0o755)
+    done = _set_up(tmp_path, PATH=_programs(tmp_path, id_says="0"), PYTHON=str(old))
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "Python 3.9.2" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_readme_documents_every_command() -> None:
+    readme = ROOT / "README.md"
+    if not readme.exists() or not (ROOT / "agent" / "cli.py").exists():
+        pytest.skip("README.md or the command line is not written yet")
+    from pilotfish.agent import cli
+
+    group = typer.main.get_command(cli.app)
+    commands = {name for name, command in getattr(group, "commands", {}).items() if not command.hidden}
+    text = readme.read_text("utf-8")
+    missing = sorted(name for name in commands if not re.search(rf"pilotfish {re.escape(name)}\b", text))
+    assert commands
+    assert not missing
+
+
+def _copy_tracked(folder: Path) -> None:
+    """The working tree as a clone would have it: tracked files only, symlinks kept."""
+    for path in [*_tracked(), *(Path("src/pilotfish") / room for room in ROOMS)]:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / path).is_symlink():
+            shutil.copy2(ROOT / path, folder / path, follow_symlinks=False)
+
+
+def _programs(folder: Path, *more: str, id_says: str) -> str:
+    """A PATH that holds the plainest programs, those in `more`, and an `id` that answers `id_says`."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in (
+        "bash",
+        "cat",
+        "dirname",
+        "flock",
+        "git",
+        "grep",
+        "head",
+        "mkdir",
+        "sed",
+        "sha256sum",
+        "tail",
+        *more,
+    ):
+        found = shutil.which(name)
+        if found is None and name in more:
+            pytest.skip(f"{name} is not on this machine")
+        (programs / name).symlink_to(str(found))
+    (programs / "id").write_text(f"#!/bin/sh\necho {id_says}\n")
+    (programs / "id").chmod(0o755)
+    return str(programs)
+
+
+def _set_up(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run scripts/setup in a copy of the checkout that has no .venv."""
+    copy = folder / "copy"
+    (copy / "scripts").mkdir(parents=True)
+    for name in ("scripts/setup", "pyproject.toml", "requirements.lock"):
+        shutil.copy2(ROOT / name, copy / name)
+    command = [copy / "scripts" / "setup"]
+    return subprocess.run(
+        command,
+        cwd=copy,
+        env={"HOME": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
