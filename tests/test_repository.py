@@ -60,7 +60,7 @@ def test_tracked_files_stay_small() -> None:
 
 
 def test_no_file_names_the_machine_it_was_written_on() -> None:
-    """Home folders, the folders above this checkout and the hosts of package registries are a machine's own."""
+    """Home folders, folders above this checkout and hosts of package registries are a machine's own."""
     usual = {
         "/",
         "/home",
@@ -123,7 +123,7 @@ def test_lock_pins_every_dependency_at_a_version_it_allows() -> None:
 
 
 def test_wheel_holds_every_file_of_the_rooms(tmp_path: Path) -> None:
-    """Real files behind the symlinks of src/, task files and pages included, and nothing that running left."""
+    """Real files behind the symlinks of src/, task files and pages too, and nothing that running left."""
     copy = tmp_path / "copy"
     _copy_tracked(copy)
     (copy / "tools" / "__pycache__").mkdir()
