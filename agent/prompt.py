@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pilotfish.model.protocol import Clip, Message
+from pilotfish.model.protocol import Clip, Image, Message, Part
 
 DEVELOPER = (
     "You control a computer through tools. Each clip shows four frames of the screen, oldest first. "
@@ -29,10 +29,13 @@ def first_turn(instruction: str, clip: Clip | None) -> Message:
     return Message("user", (instruction,) if clip is None else (clip, instruction))
 
 
-def tool_turn(result: str, word: Observation | None, clip: Clip | None) -> Message:
-    """One tool result. `word` is None when the task has no screen."""
-    text = result if word is None else f"{result}\n{word}"
-    return Message("tool", (text,) if clip is None else (text, clip))
+def tool_turn(
+    result: str, word: Observation | None, clip: Clip | None, image: Image | None = None
+) -> Message:
+    """One tool result. `word` is None when the task has no screen; `image` is a picture the tool made."""
+    parts: list[Part] = [result if word is None else f"{result}\n{word}"]
+    parts += [part for part in (image, clip) if part is not None]
+    return Message("tool", tuple(parts))
 
 
 def observation_word(*, changed: bool, settled: bool) -> Observation:
@@ -47,3 +50,9 @@ PRUNED_CLIP = "Clip removed."
 
 NO_CALL = "Reply with one tool call, or with your final answer."
 """Said when a reply held neither."""
+
+NOT_EXECUTED = "not executed: make one call per turn."
+"""The result of every call of a turn after the first."""
+
+UNKNOWN_OUTCOME = "unknown outcome: the run was stopped while this call ran; look at the current state before you repeat it."
+"""The result of a call that was running when the run was killed."""

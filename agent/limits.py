@@ -1,0 +1,130 @@
+"""How an episode ends: named exceptions that carry the reason, and the bounds that raise them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pilotfish.tasks.environment import EndStatus
+
+FORMAT_ERRORS = 3
+"""Calls in a row that cannot be executed before the episode ends."""
+RESAMPLES = 2
+"""How often a reply without a call is sampled again."""
+
+
+class EpisodeOver(Exception):
+    """The episode has ended; `name` is how the log calls it, `status` what the graders are told."""
+
+    name: ClassVar[str]
+    status: ClassVar[EndStatus]
+
+    def __init__(self, reason: str = "", *, answer: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.answer = answer
+
+
+class Done(EpisodeOver):
+    """The model said that the task is finished."""
+
+    name, status = "done", "done"
+
+
+class Infeasible(EpisodeOver):
+    """The model said that the task cannot be done."""
+
+    name, status = "infeasible", "infeasible"
+
+
+class Answered(EpisodeOver):
+    """The model ended its turn with text and no call."""
+
+    name, status = "answered", "done"
+
+
+class Finished(EpisodeOver):
+    """The task ended by itself."""
+
+    name, status = "finished", "finished"
+
+
+class Stopped(EpisodeOver):
+    """A person or a signal stopped the run."""
+
+    name, status = "stopped", "stopped"
+
+
+class StepLimit(EpisodeOver):
+    name, status = "step_limit", "limit"
+
+
+class TimeLimit(EpisodeOver):
+    name, status = "time_limit", "limit"
+
+
+class TokenLimit(EpisodeOver):
+    name, status = "token_limit", "limit"
+
+
+class FormatLimit(EpisodeOver):
+    """The model's replies could not be executed too many times in a row."""
+
+    name, status = "format_limit", "error"
+
+
+class ModelBroke(EpisodeOver):
+    """The model could not answer."""
+
+    name, status = "model_error", "error"
+
+
+class MachineBroke(EpisodeOver):
+    """The sandbox, its display or its browser died."""
+
+    name, status = "sandbox_error", "error"
+
+
+class FormatError(Exception):
+    """A call that cannot be executed; the message is what the model is told."""
+
+
+@dataclass
+class Budget:
+    """What an episode may use and has used. Steps are calls, seconds are of wall time, tokens are the
+    model's own.
+    """
+
+    steps: int
+    seconds: float
+    tokens: int
+    used_steps: int = 0
+    used_tokens: int = 0
+    format_errors: int = 0
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_s
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self.seconds - self.elapsed_s)
+
+    def check(self) -> None:
+        """Raise the limit that has been reached, if any."""
+        if self.used_steps >= self.steps:
+            raise StepLimit(f"The limit of {self.steps} steps was reached.")
+        if self.elapsed_s >= self.seconds:
+            raise TimeLimit(f"The limit of {self.seconds:g} s was reached.")
+        if self.used_tokens >= self.tokens:
+            raise TokenLimit(f"The limit of {self.tokens} tokens was reached.")
+
+    def count_format(self, error: FormatError | None) -> None:
+        """Count a call that could (None) or could not be executed; raises `FormatLimit` after too many in a
+        row.
+        """
+        self.format_errors = 0 if error is None else self.format_errors + 1
+        if self.format_errors >= FORMAT_ERRORS:
+            raise FormatLimit(f"{FORMAT_ERRORS} calls in a row could not be executed; the last: {error}")

@@ -1,0 +1,434 @@
+"""One episode: observe, decide, act, record.
+
+A step is one answer of the model and the one call it makes. Everything is in the event log before anything
+depends on it, so a run can be killed at any moment and resumed from its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pilotfish.agent import events as log
+from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.damage import Rect
+from pilotfish.agent.limits import (
+    RESAMPLES,
+    Answered,
+    Budget,
+    Done,
+    EpisodeOver,
+    Finished,
+    FormatError,
+    FormatLimit,
+    Infeasible,
+    MachineBroke,
+    ModelBroke,
+    Stopped,
+    TimeLimit,
+)
+from pilotfish.agent.policy import Policy
+from pilotfish.agent.prompt import NO_CALL, NOT_EXECUTED, developer_turn, first_turn, tool_turn
+from pilotfish.agent.recorder import CaptureError, Observed, Recorder
+from pilotfish.model.protocol import (
+    CallChunk,
+    EndChunk,
+    Image,
+    Limits,
+    Message,
+    Model,
+    ModelError,
+    TextChunk,
+    ThinkingChunk,
+    ToolCall,
+    ToolSpec,
+)
+from pilotfish.sandbox import Sandbox, SandboxError
+from pilotfish.tasks.environment import End, Environment, Grade, StartError
+from pilotfish.tools.base import Screen, Tool, ToolContext, ToolResult, find_tool, tool_schema, validate
+
+T = TypeVar("T")
+STALL_S = 10.0
+"""Seconds beyond its own limit after which a silent model is given up."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One complete answer of the model."""
+
+    text: str
+    reasoning: str | None
+    calls: tuple[ToolCall, ...]
+    end: EndChunk
+    seconds: float
+
+    @property
+    def message(self) -> Message:
+        """The assistant turn of this reply."""
+        return Message("assistant", (self.text,) if self.text else (), self.reasoning, self.calls)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an episode went. seconds_per_step has one entry per executed step."""
+
+    end: str
+    reason: str
+    grade: Grade
+    answer: str
+    seconds_per_step: tuple[float, ...]
+    seconds: float
+
+    @property
+    def steps(self) -> int:
+        return len(self.seconds_per_step)
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How the recorder waits for the screen; see `Recorder`."""
+
+    quiet_ms: int = 120
+    cap_s: float = 3.0
+
+
+@dataclass(eq=False)
+class Episode:
+    """One task, one model, one sandbox. Call `run` once.
+
+    `box` is open and of the environment's spec. `stop` ends the episode within a second. `sampling` bounds
+    one answer, `budget` the whole episode.
+    """
+
+    number: int
+    task: str
+    environment: Environment
+    box: Sandbox
+    tools: Sequence[Tool[Any]]
+    model: Model
+    events: log.EventLog
+    policy: Policy
+    budget: Budget
+    stop: asyncio.Event
+    seed: int | None = None
+    sampling: Limits = field(default_factory=Limits)
+    watching: Watching = field(default_factory=Watching)
+    conversation: Conversation = field(default_factory=Conversation)
+    resuming: bool = False
+    """The conversation, the counts and the workspace are those of a run that was killed; `start` is not
+    called.
+    """
+    _seconds: list[float] = field(default_factory=list)
+    _screen: Screen | None = None
+    _recorder: Recorder | None = None
+    _answer: str = ""
+
+    async def run(self) -> Outcome:
+        """Play the episode to its end and grade it. Raises `log.LogError` only: all else is an outcome."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await self._start(stack)
+                while True:
+                    await self.step()
+            except EpisodeOver as over:
+                return await self._finish(over)
+
+    async def step(self) -> None:
+        """One answer, one call."""
+        began_s = time.monotonic()
+        self.budget.check()
+        await self.act(await self.decide())
+        self._seconds.append(time.monotonic() - began_s)
+        await self._see_whether_it_ended()
+
+    async def decide(self) -> Reply:
+        """Ask the model until it makes a call. A reply without one never joins the conversation.
+
+        Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing at all.
+        """
+        nudge: tuple[Message, ...] = ()
+        for attempt in range(RESAMPLES + 1):
+            reply = await self._ask((*self.conversation.messages, *nudge))
+            if reply.calls:
+                self.conversation.append(reply.message)
+                return reply
+            answered = bool(reply.text.strip())
+            if answered and (self._screen is None or attempt == RESAMPLES):
+                self.conversation.append(reply.message)
+                raise Answered(answer=reply.text)
+            if attempt < RESAMPLES:
+                nudge = (Message("user", (NO_CALL,)),)
+                self.events.append(log.Told(step=self._step, text=NO_CALL))
+        raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies.")
+
+    async def act(self, reply: Reply) -> None:
+        """Execute the first call of a reply, tell the model the result, and report the other calls."""
+        first, *others = reply.calls
+        self._answer = reply.text
+        began_s = time.monotonic()
+        executed, error = True, None
+        seen: Observed | None = None
+        try:
+            result, seen = await self._execute(first)
+        except FormatError as refused:
+            result, executed, error = ToolResult(False, str(refused)), False, refused
+        if seen is None and self._screen is not None and result.end is None:
+            seen = await self._look()
+        self._tell(first, result, seen, executed=executed, seconds=time.monotonic() - began_s)
+        for call in others:
+            self._tell(call, ToolResult(False, NOT_EXECUTED), None, executed=False, seconds=0.0)
+        self.budget.used_steps += 1
+        self.budget.count_format(error)
+        match result.end:
+            case "done":
+                raise self._over(Done(answer=reply.text), began_s)
+            case "infeasible":
+                raise self._over(Infeasible(answer=reply.text), began_s)
+
+    @property
+    def _step(self) -> int:
+        return self.budget.used_steps + 1
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        instruction = ""
+        try:
+            if not self.resuming:
+                instruction = await self._or_stopped(self.environment.start(self.box))
+            self._screen = self.environment.screen(self.box)
+            clip = await self._first_clip(stack)
+        except (StartError, SandboxError, CaptureError) as error:
+            self._record_start(instruction, None)
+            raise MachineBroke(str(error)) from error
+        if not self.resuming:
+            self._record_start(instruction, clip)
+            self.conversation.append(developer_turn())
+            self.conversation.append(first_turn(instruction, None if clip is None else clip.clip))
+        await self._see_whether_it_ended()
+
+    async def _first_clip(self, stack: contextlib.AsyncExitStack) -> Observed | None:
+        screen = self._screen
+        if screen is None:
+            return None
+        region = Rect(screen.x, screen.y, screen.width, screen.height)
+        recorder = Recorder(
+            screen.display, region, quiet_ms=self.watching.quiet_ms, cap_s=self.watching.cap_s
+        )
+        self._recorder = await stack.enter_async_context(recorder)
+        return await self._recorder.clip()
+
+    def _record_start(self, instruction: str, clip: Observed | None) -> None:
+        if self.resuming:
+            return
+        specs = [
+            {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
+            for spec in self._specs
+        ]
+        size = None if self._screen is None else (self._screen.width, self._screen.height)
+        self.events.append(
+            log.EpisodeStarted(
+                episode=self.number,
+                task=self.task,
+                seed=self.seed,
+                instruction=instruction,
+                tools=specs,
+                screen=size,
+                clip=self._stored(clip),
+            )
+        )
+
+    @property
+    def _specs(self) -> list[ToolSpec]:
+        return [ToolSpec(tool.name, tool.description, tool_schema(tool)) for tool in self.tools]
+
+    async def _ask(self, messages: Sequence[Message]) -> Reply:
+        """One answer, recorded whatever it is."""
+        began_s = time.monotonic()
+        self.budget.check()
+        seconds = min(self.sampling.max_seconds, self.budget.remaining_s)
+        tokens = min(self.sampling.max_tokens, self.budget.tokens - self.budget.used_tokens)
+        limits = Limits(**{**vars(self.sampling), "max_seconds": seconds, "max_tokens": tokens})
+        try:
+            async with asyncio.timeout(seconds + STALL_S):
+                reply = await self._or_stopped(self._collect(messages, limits, began_s))
+        except TimeoutError:
+            raise ModelBroke(
+                f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
+            ) from None
+        except ModelError as error:
+            raise ModelBroke(str(error)) from error
+        self.budget.used_tokens += reply.end.usage.output_tokens
+        kept = bool(reply.calls or (reply.text.strip() and self._screen is None))
+        self._record_reply(reply, kept=kept)
+        if self.stop.is_set():
+            raise Stopped("The run was stopped.")
+        return reply
+
+    async def _collect(self, messages: Sequence[Message], limits: Limits, began_s: float) -> Reply:
+        text, thinking, calls, end = [], [], [], EndChunk("end")
+        async for chunk in self.model.respond(messages, self._specs, stop=self.stop, limits=limits):
+            match chunk:
+                case TextChunk():
+                    text.append(chunk.text)
+                case ThinkingChunk():
+                    thinking.append(chunk.text)
+                case CallChunk():
+                    calls.append(chunk.call)
+                case EndChunk():
+                    end = chunk
+        reasoning = "".join(thinking) or None
+        return Reply("".join(text), reasoning, tuple(calls), end, time.monotonic() - began_s)
+
+    def _record_reply(self, reply: Reply, *, kept: bool) -> None:
+        self.events.append(
+            log.Answered(
+                step=self._step,
+                text=reply.text,
+                reasoning=reply.reasoning,
+                calls=[_call_data(call) for call in reply.calls],
+                end=reply.end.reason,
+                usage=log.UsageData(**vars(reply.end.usage)),
+                seconds=round(reply.seconds, 4),
+                kept=kept,
+            )
+        )
+
+    async def _execute(self, call: ToolCall) -> tuple[ToolResult, Observed | None]:
+        """Check a call, ask the policy, record the intent, run it. Raises `FormatError` if it makes no
+        sense.
+        """
+        tool = find_tool(self.tools, call.name)
+        if isinstance(tool, ToolResult):
+            raise FormatError(tool.text)
+        arguments = validate(tool, call.arguments)
+        if isinstance(arguments, ToolResult):
+            raise FormatError(arguments.text)
+        decision = await self._or_stopped(self.policy.decide(call))
+        if not decision.allowed:
+            return ToolResult(False, decision.reason), None
+        self.events.append(log.Intended(step=self._step, call=_call_data(call)))
+        context = ToolContext(self.box, self._screen)
+        try:
+            async with asyncio.timeout(self.budget.remaining_s):
+                return await self._or_stopped(self._run_watched(tool.run(arguments, context)))
+        except TimeoutError:
+            raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
+        except (SandboxError, CaptureError) as error:
+            raise MachineBroke(str(error)) from error
+
+    async def _run_watched(
+        self, running: Coroutine[Any, Any, ToolResult]
+    ) -> tuple[ToolResult, Observed | None]:
+        if self._recorder is None:
+            return await running, None
+        results: list[ToolResult] = []
+
+        async def action() -> None:
+            results.append(await running)
+
+        seen = await self._recorder.clip(action)
+        return results[0], seen
+
+    async def _look(self) -> Observed | None:
+        try:
+            return None if self._recorder is None else await self._or_stopped(self._recorder.clip())
+        except CaptureError as error:
+            raise MachineBroke(str(error)) from error
+
+    def _tell(
+        self, call: ToolCall, result: ToolResult, seen: Observed | None, *, executed: bool, seconds: float
+    ) -> None:
+        """Record a result and add it to the conversation."""
+        image = None if result.image is None else self.events.frames.put(result.image)
+        self.events.append(
+            log.Resulted(
+                step=self._step,
+                call_id=call.id,
+                ok=result.ok,
+                text=result.text,
+                end=result.end,
+                executed=executed,
+                clip=self._stored(seen),
+                image=image,
+                seconds=round(seconds, 4),
+            )
+        )
+        picture = None if result.image is None else Image(result.image)
+        if seen is None:
+            self.conversation.append(tool_turn(result.text, None, None, picture))
+        else:
+            self.conversation.append(tool_turn(result.text, seen.word, seen.clip, picture))
+
+    def _stored(self, seen: Observed | None) -> log.ClipData | None:
+        """Put the frames of a clip into the store; what is returned names them."""
+        if seen is None:
+            return None
+        a, b, c, d = (self.events.frames.put(frame) for frame in seen.clip.frames)
+        clip = seen.clip
+        return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
+
+    async def _see_whether_it_ended(self) -> None:
+        try:
+            if await self._or_stopped(self.environment.finished(self.box)):
+                raise Finished(answer=self._answer)
+        except SandboxError as error:
+            raise MachineBroke(str(error)) from error
+
+    def _over(self, over: EpisodeOver, began_s: float) -> EpisodeOver:
+        self._seconds.append(time.monotonic() - began_s)
+        return over
+
+    async def _finish(self, over: EpisodeOver) -> Outcome:
+        """Let the tools go, grade, and record the end."""
+        for tool in self.tools:
+            await tool.close()
+        grade = await self._grade(over)
+        outcome = Outcome(
+            over.name, over.reason, grade, over.answer, tuple(self._seconds), self.budget.elapsed_s
+        )
+        self.events.append(
+            log.EpisodeEnded(
+                episode=self.number,
+                end=over.name,
+                answer=over.answer,
+                score=grade.score,
+                passed=grade.passed,
+                reason=over.reason or grade.reason,
+                steps=outcome.steps,
+                seconds=round(outcome.seconds, 3),
+            )
+        )
+        return outcome
+
+    async def _grade(self, over: EpisodeOver) -> Grade:
+        if over.status == "stopped":
+            return Grade(0.0, False, "The run was stopped before the task was finished.")
+        try:
+            return await self._or_stopped(self.environment.grade(self.box, End(over.status, over.answer)))
+        except Stopped:
+            return Grade(0.0, False, "The run was stopped while the task was graded.")
+        except SandboxError as error:
+            return Grade(0.0, False, f"The task cannot be graded: {error}")
+
+    async def _or_stopped(self, work: Awaitable[T]) -> T:
+        """Await `work`, or cancel it and raise `Stopped` as soon as `stop` is set."""
+        task = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Stopped("The run was stopped.")
+        finally:
+            for pending in (task, stopping):
+                if not pending.done():
+                    pending.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, Exception):
+                        await pending
+
+
+def _call_data(call: ToolCall) -> log.CallData:
+    return log.CallData(id=call.id, name=call.name, arguments=call.arguments)
