@@ -249,7 +249,9 @@ class Sandbox:
         try:
             await asyncio.wait_for(asyncio.shield(link.ready), _START_SECONDS)
         except TimeoutError:
-            raise SandboxError(f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: try again.") from None
+            raise SandboxError(
+                f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: try again."
+            ) from None
         except SandboxError:
             said = await asyncio.wait_for(monitor.stderr.read(), _START_SECONDS)
             raise bwrap_trouble(said.decode("utf-8", "replace")) from None

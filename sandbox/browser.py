@@ -46,7 +46,6 @@ _FLAGS = (
     "--hide-crash-restore-bubble",
     "--no-pings",
     "--password-store=basic",
-    "--class=pilotfish-page",
 )
 
 # What no flag switches off. Chromium and Chrome read it from their own place below /etc.
@@ -96,6 +95,7 @@ class _Look:
     height: int
     device_scale_factor: float
     app_window: bool
+    fill_display: bool
     hide_scrollbars: bool
 
 
@@ -189,12 +189,14 @@ class Browser:
         full = (round(display.width / scale), round(display.height / scale))
         width, height = viewport or full
         if width < 1 or height < 1 or width > full[0] or height > full[1]:
-            raise SandboxError(f"viewport {width}x{height} does not fit the display, choose at most {full[0]}x{full[1]}.")
+            raise SandboxError(
+                f"viewport {width}x{height} does not fit the display, choose at most {full[0]}x{full[1]}."
+            )
         if fill_display and (width, height) != full:
             raise SandboxError(
                 f"viewport {width}x{height} does not fill the display, leave it out or pass fill_display=False."
             )
-        return _Look(width, height, scale, app_window, hide_scrollbars)
+        return _Look(width, height, scale, app_window, fill_display, hide_scrollbars)
 
     def _url(self, text: str) -> str:
         """The URL inside for what the caller named."""
@@ -233,13 +235,15 @@ class Browser:
         if chromium is None:
             chromium = pieces.find_chromium()
             if chromium.folder is not None:
-                raise SandboxError("Chromium appeared after the sandbox was opened, open a new sandbox to use it.")
+                raise SandboxError(
+                    "Chromium appeared after the sandbox was opened, open a new sandbox to use it."
+                )
         if self._playwright is None:
             self._playwright = await async_playwright().start()
         self._door = BrowserDoor(self._box, self._folder / "door", chromium)
         command = self._folder / "chromium"
         command.write_text(
-            f"#!/bin/sh\nexec {_sh(sys.executable)} -I -S {_sh(str(_RELAY_SCRIPT))} {_sh(str(self._folder / 'door'))} \"$@\"\n"
+            f'#!/bin/sh\nexec {_sh(sys.executable)} -I -S {_sh(str(_RELAY_SCRIPT))} {_sh(str(self._folder / "door"))} "$@"\n'
         )
         command.chmod(0o700)
         try:
@@ -259,18 +263,18 @@ class Browser:
         self._look = look
 
     def _arguments(self, look: _Look) -> list[str]:
-        width, height = round(look.width * look.device_scale_factor), round(look.height * look.device_scale_factor)
         arguments = [
             *_FLAGS,
             f"--force-device-scale-factor={look.device_scale_factor:g}",
             "--window-position=0,0",
             f"--window-size={look.width},{look.height}",
+            # The window manager's rules go by class: Chromium by itself never makes a window as large as the display.
+            f"--class={'pilotfish-screen' if look.fill_display else 'pilotfish-page'}",
         ]
         if look.app_window:
-            arguments.append("--app=about:blank")
+            arguments.append("--app=data:text/html,")
         if look.hide_scrollbars:
             arguments.append("--hide-scrollbars")
-        del width, height
         return arguments
 
     async def _stop_browser(self) -> None:

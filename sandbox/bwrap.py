@@ -19,7 +19,25 @@ GUEST_SCRIPT = Path(__file__).with_name("guest.py")
 INNER_GUEST = "/run/pilotfish/guest.py"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or services.
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "ssl/certs", "ca-certificates", "localtime", "mime.types", "X11", "xdg", "gtk-3.0", "python3", "python3.11", "vim", "inputrc", "bash.bashrc")
+_ETC = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "fonts",
+    "ssl/certs",
+    "ca-certificates",
+    "localtime",
+    "mime.types",
+    "X11",
+    "xdg",
+    "gtk-3.0",
+    "python3",
+    "python3.11",
+    "vim",
+    "inputrc",
+    "bash.bashrc",
+)
 _CACHES = ("/var/cache/fontconfig", "/var/lib/dpkg/status")
 
 # Bits of /proc that belong to the whole machine. When the host user is real root, the process inside still is root to

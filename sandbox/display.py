@@ -24,7 +24,7 @@ OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
   <focus><focusNew>yes</focusNew><followMouse>no</followMouse><raiseOnFocus>yes</raiseOnFocus></focus>
   <placement><policy>Smart</policy><center>yes</center></placement>
-  <theme><name>Clearlooks</name><titleLayout>LIMC</titleLayout><animateIconify>no</animateIconify></theme>
+  <theme><name>Clearlooks</name><titleLayout>LIMC</titleLayout><keepBorder>no</keepBorder><animateIconify>no</animateIconify></theme>
   <desktops><number>1</number><popupTime>0</popupTime></desktops>
   <resize><popupShow>Never</popupShow></resize>
   <keyboard/>
@@ -59,6 +59,9 @@ OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
     <application class="pilotfish-page">
       <decor>no</decor><position force="yes"><x>0</x><y>0</y></position><focus>yes</focus>
     </application>
+    <application class="pilotfish-screen">
+      <decor>no</decor><maximized>yes</maximized><focus>yes</focus>
+    </application>
   </applications>
 </openbox_config>
 """
@@ -92,7 +95,9 @@ async def start_display(box: _Runner, display: Display, sockets: Path) -> None:
     await _until(server, lambda: _listens(sockets / f"X{display.number}"))
     # Openbox runs its startup command when it manages windows.
     sign = f"touch {INNER_SOCKETS}/{_READY}"
-    manager = await box.run(["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign])
+    manager = await box.run(
+        ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign]
+    )
     await _until(manager, (sockets / _READY).exists)
 
 

@@ -39,12 +39,16 @@ class _OpenHow(ctypes.Structure):
 def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve | _RESOLVE_NO_MAGICLINKS | _RESOLVE_BENEATH)
     for _ in range(_TRIES):
-        fd = int(_libc.syscall(_SYS_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)))
+        fd = int(
+            _libc.syscall(_SYS_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        )
         if fd >= 0:
             return fd
         code = ctypes.get_errno()
         if code == errno.ENOSYS:
-            raise SandboxError("this kernel has no openat2, which keeps file access inside the workspace: use Linux 5.6 or newer.")
+            raise SandboxError(
+                "this kernel has no openat2, which keeps file access inside the workspace: use Linux 5.6 or newer."
+            )
         if code not in (errno.EAGAIN, errno.EINTR):  # EAGAIN: something was renamed during the walk
             raise OSError(code, os.strerror(code))
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -118,9 +122,13 @@ class Files:
             if stat.S_ISDIR(found.st_mode):
                 raise SandboxPathError("not_a_file", f"{str(path)!r} is a folder, name a file in it.")
             if not stat.S_ISREG(found.st_mode):
-                raise SandboxPathError("not_a_file", f"{str(path)!r} is not a regular file, it cannot be read.")
+                raise SandboxPathError(
+                    "not_a_file", f"{str(path)!r} is not a regular file, it cannot be read."
+                )
             if found.st_size > limit:
-                raise SandboxPathError("too_big", f"{str(path)!r} has {found.st_size} bytes, at most {limit} can be read.")
+                raise SandboxPathError(
+                    "too_big", f"{str(path)!r} has {found.st_size} bytes, at most {limit} can be read."
+                )
             return file.read(limit)
 
     def read_text(self, path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> str:
@@ -130,7 +138,8 @@ class Files:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise SandboxPathError(
-                "not_text", f"{str(path)!r} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), read it as bytes."
+                "not_text",
+                f"{str(path)!r} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), read it as bytes.",
             ) from None
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
@@ -149,7 +158,9 @@ class Files:
                 if stat.S_ISDIR(found.st_mode):
                     raise SandboxPathError("not_a_file", f"{str(path)!r} is a folder, choose another name.")
                 if not stat.S_ISREG(found.st_mode):
-                    raise SandboxPathError("refused", f"{str(path)!r} is a link or special file, remove it first.")
+                    raise SandboxPathError(
+                        "refused", f"{str(path)!r} is a link or special file, remove it first."
+                    )
                 mode = stat.S_IMODE(found.st_mode) & 0o777
             self._replace(parent, name, data, mode)
         except OSError as error:
@@ -160,7 +171,9 @@ class Files:
     @staticmethod
     def _replace(parent: int, name: str, data: bytes, mode: int) -> None:
         draft = f".{secrets.token_hex(8)}.tmp"
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent)
+        fd = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent
+        )
         try:
             with open(fd, "wb") as file:
                 file.write(data)
@@ -269,13 +282,18 @@ class Files:
         if error.errno in (errno.EXDEV, errno.ELOOP):
             return self._refusal(path, "outside")
         if error.errno == errno.ENOTDIR:
-            return SandboxPathError("not_a_folder", f"{str(path)!r} goes through or names something that is not a folder.")
+            return SandboxPathError(
+                "not_a_folder", f"{str(path)!r} goes through or names something that is not a folder."
+            )
         if error.errno == errno.ENOTEMPTY:
-            return SandboxPathError("refused", f"{str(path)!r} is a folder with something in it, empty it first.")
+            return SandboxPathError(
+                "refused", f"{str(path)!r} is a folder with something in it, empty it first."
+            )
         return SandboxPathError("refused", f"{str(path)!r} cannot be used ({os.strerror(error.errno or 0)}).")
 
     @staticmethod
     def _refusal(path: str | os.PathLike[str], reason: Literal["outside"]) -> SandboxPathError:
         return SandboxPathError(
-            reason, f"{str(path)!r} is outside the workspace or reached through a link, give a path inside /workspace."
+            reason,
+            f"{str(path)!r} is outside the workspace or reached through a link, give a path inside /workspace.",
         )

@@ -184,9 +184,7 @@ class Guest:
 
     def read_request(self) -> bool:
         """Serve one request; False when the trusted side is gone."""
-        data, fds, _, _ = socket.recv_fds(
-            self.control, MAX_MESSAGE, MAX_FDS, socket.MSG_CMSG_CLOEXEC
-        )
+        data, fds, _, _ = socket.recv_fds(self.control, MAX_MESSAGE, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         try:
@@ -267,7 +265,9 @@ class Guest:
             if pid == 0:
                 break
             if self.runners.pop(pid, None) is not None and status != 0:
-                orphaned = True  # a program killed its runner: what that runner guarded is now a child of ours
+                orphaned = (
+                    True  # a program killed its runner: what that runner guarded is now a child of ours
+                )
         if orphaned:
             kill_below(os.getpid(), spare=frozenset(self.runners))
 

@@ -123,7 +123,9 @@ class HostFolder:
                 continue
             self._display = number
             return number
-        raise SandboxError(f"no X display number from :{_FIRST_DISPLAY} to :{_LAST_DISPLAY - 1} is free, end unused ones.")
+        raise SandboxError(
+            f"no X display number from :{_FIRST_DISPLAY} to :{_LAST_DISPLAY - 1} is free, end unused ones."
+        )
 
     def remove(self) -> None:
         """Give the display back and remove the folder. Safe to call twice."""

@@ -31,7 +31,9 @@ class Job:
     program: str
     cwd: str
     started: asyncio.Future[int] = field(repr=False)  # its process id inside
-    ended: asyncio.Future[int] = field(repr=False)  # exit status of the program itself; -N: killed by signal N
+    ended: asyncio.Future[int] = field(
+        repr=False
+    )  # exit status of the program itself; -N: killed by signal N
     gone: asyncio.Future[None] = field(repr=False)  # nothing that it started is left
 
 
@@ -74,7 +76,9 @@ class Link:
         if any("\0" in word for word in [*argv, *env, *env.values(), cwd]):
             raise SandboxError("the command holds a null byte, which no program can receive: remove it.")
         if len(fds) > MAX_FDS or any(not 0 <= number < HIGH_FD for number in fds):
-            raise SandboxError(f"descriptors {sorted(fds)} cannot be handed over, use at most {MAX_FDS} below {HIGH_FD}.")
+            raise SandboxError(
+                f"descriptors {sorted(fds)} cannot be handed over, use at most {MAX_FDS} below {HIGH_FD}."
+            )
         self._last_number += 1
         job = Job(self._last_number, argv[0], cwd, self._future(), self._future(), self._future())
         request = {
@@ -136,7 +140,9 @@ class Link:
 
     def _readable(self) -> None:
         try:
-            data = self._socket.recv(_MAX_REPLY)  # recv, not recvmsg: descriptors sent out of the sandbox are dropped
+            data = self._socket.recv(
+                _MAX_REPLY
+            )  # recv, not recvmsg: descriptors sent out of the sandbox are dropped
         except BlockingIOError:
             return
         except OSError:
@@ -212,4 +218,6 @@ def _start_error(job: Job, stage: str, number: int) -> SandboxError:
         return SandboxError(f"{job.program!r} could not be started ({why}), {mend}.")
     if stage == "cwd":
         return SandboxError(f"working folder {job.cwd!r} could not be entered ({why}), create it first.")
-    return SandboxError(f"{job.program!r} could not be started ({stage}: {why}), close what is no longer needed.")
+    return SandboxError(
+        f"{job.program!r} could not be started ({stage}: {why}), close what is no longer needed."
+    )

@@ -107,12 +107,16 @@ def find_chromium() -> Browser:
     wish = os.environ.get(CHROMIUM_VARIABLE)
     if wish:
         if not os.access(wish, os.X_OK) or not Path(wish).is_file():
-            raise SandboxUnavailable(f"{CHROMIUM_VARIABLE} is {wish!r}, which is not a program: correct or unset it.")
+            raise SandboxUnavailable(
+                f"{CHROMIUM_VARIABLE} is {wish!r}, which is not a program: correct or unset it."
+            )
         return _browser(Path(wish))
     for place in map(Path, _CHROMIUM_PLACES):
         if os.access(place, os.X_OK) and not _is_snap_stub(place):
             return _browser(place)
-    for cache in sorted(Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"), reverse=True):
+    for cache in sorted(
+        Path.home().glob(".cache/ms-playwright/chromium-*/chrome-linux*/chrome"), reverse=True
+    ):
         return _browser(cache)
     raise SandboxUnavailable("Chromium is missing, it is needed for the browser: apt-get install chromium")
 
@@ -142,9 +146,18 @@ def check() -> list[Piece]:
         ("openbox", "for the windows on the display", "openbox"),
     ):
         path = shutil.which(name)
-        pieces.append(Piece(name, path is not None, path or f"missing, needed {purpose}", "" if path else f"apt-get install {package}"))
+        pieces.append(
+            Piece(
+                name,
+                path is not None,
+                path or f"missing, needed {purpose}",
+                "" if path else f"apt-get install {package}",
+            )
+        )
     if shutil.which("bwrap"):
-        done = subprocess.run(probe_argv(), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            probe_argv(), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
+        )
         if done.returncode == 0:
             pieces.append(Piece("isolation", True, "user, process, network and mount namespaces work"))
         else:

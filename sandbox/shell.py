@@ -87,7 +87,9 @@ class Shell:
             raise SandboxError("the command holds a null byte, which bash cannot take: remove it.")
         data = command.encode("utf-8", "surrogatepass")
         if len(data) > MAX_COMMAND_BYTES:
-            raise SandboxError(f"the command has {len(data)} bytes, at most {MAX_COMMAND_BYTES} fit: write a file and run it.")
+            raise SandboxError(
+                f"the command has {len(data)} bytes, at most {MAX_COMMAND_BYTES} fit: write a file and run it."
+            )
         if timeout_s <= 0:
             raise SandboxError(f"timeout_s is {timeout_s}, give a number of seconds above 0.")
         async with self._turn:
@@ -106,7 +108,13 @@ class Shell:
         try:
             own.append(bytes_fd(self._state))
             own.append(bytes_fd(command))
-            fds = {1: reader.write_fd, 2: reader.write_fd, _STATE_OUT: own[0], _STATE_IN: own[1], _COMMAND: own[2]}
+            fds = {
+                1: reader.write_fd,
+                2: reader.write_fd,
+                _STATE_OUT: own[0],
+                _STATE_IN: own[1],
+                _COMMAND: own[2],
+            }
             argv = ["bash", "--norc", "--noprofile", "-c", _DRIVER, "bash"]
             job = self._link.spawn(argv, self._env, cwd, fds, self._limits)
             reader.handed_over()

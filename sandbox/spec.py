@@ -13,7 +13,20 @@ INNER_HOME = PurePosixPath("/home/user")
 
 # Mount points the sandbox makes itself, or lets its programs write to: binding over or below them would either
 # replace what protects the host or follow links that a program inside has planted.
-_RESERVED = ("/workspace", "/proc", "/dev", "/sys", "/run", "/tmp", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64")
+_RESERVED = (
+    "/workspace",
+    "/proc",
+    "/dev",
+    "/sys",
+    "/run",
+    "/tmp",
+    "/usr",
+    "/etc",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,9 @@ class SandboxSpec:
             raise SandboxError("a browser needs a display, so browser=True goes with desktop=True.")
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
-                raise SandboxError(f"environment variable {name!r} cannot be set, check its name for '=' and null bytes.")
+                raise SandboxError(
+                    f"environment variable {name!r} cannot be set, check its name for '=' and null bytes."
+                )
         if self.workspace is not None:
             _check_workspace(self.workspace)
         for host, inner in self.read_only.items():
@@ -92,4 +107,6 @@ def _check_read_only(host: Path, inner: str) -> None:
     path = PurePosixPath(inner)
     plain = path.is_absolute() and ".." not in path.parts and str(path) == inner and "\0" not in inner
     if not plain or inner == "/" or any(path.is_relative_to(reserved) for reserved in _RESERVED):
-        raise SandboxError(f"read-only inner path {inner!r} cannot be used, choose a plain one such as '/opt/data'.")
+        raise SandboxError(
+            f"read-only inner path {inner!r} cannot be used, choose a plain one such as '/opt/data'."
+        )

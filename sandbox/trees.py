@@ -43,7 +43,9 @@ def _remove(parent: int, name: str) -> None:
         pass
     else:
         return
-    with contextlib.suppress(OSError):  # a folder of mode 000 cannot be listed; a link here fails below, at open
+    with contextlib.suppress(
+        OSError
+    ):  # a folder of mode 000 cannot be listed; a link here fails below, at open
         os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
     try:
         folder = os.open(name, _FOLDER, dir_fd=parent)
