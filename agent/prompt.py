@@ -54,5 +54,8 @@ NO_CALL = "Reply with one tool call, or with your final answer."
 NOT_EXECUTED = "not executed: make one call per turn."
 """The result of every call of a turn after the first."""
 
-UNKNOWN_OUTCOME = "unknown outcome: the run was stopped while this call ran; look at the current state before you repeat it."
+UNKNOWN_OUTCOME = (
+    "unknown outcome: the run was stopped while this call ran; "
+    "look at the current state before you repeat it."
+)
 """The result of a call that was running when the run was killed."""
