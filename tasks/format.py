@@ -314,6 +314,10 @@ class Task(_Strict):
         assert self._path is not None, f"{self.name} was not loaded from a file"
         return self._path.parent
 
+    def is_own_file(self, path: Path) -> bool:
+        """Whether this path is the task file itself, which a model never sees."""
+        return path.resolve() == self._path
+
     def visible_to_model(self) -> dict[str, Any]:
         """All that a model may be told of the task file: the instruction and the names of its tools."""
         return {"instruction": self.instruction, "tools": list(self.tools)}

@@ -116,7 +116,7 @@ def _check_companions(path: Path, task: Task) -> None:
     """The files a task names beside itself are there, and lie inside its folder once links are followed."""
     if isinstance(task.environment, WebEnvironment):
         field, wanted, kind = "environment.page", task.environment.page, "file"
-    elif isinstance(task.environment, CodeEnvironment):
+    elif isinstance(task.environment, CodeEnvironment) and task.environment.folder is not None:
         field, wanted, kind = "environment.folder", task.environment.folder, "folder"
     else:
         return

@@ -1,0 +1,184 @@
+"""The environments of task files: a web page, a desktop, a shell, a folder of code."""
+
+from __future__ import annotations
+
+import mimetypes
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page, Route
+
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.tasks import format as fields
+from pilotfish.tasks.environment import End, Environment, Grade, StartError
+from pilotfish.tasks.graders import grade, run_clean
+from pilotfish.tasks.miniwob import Miniwob
+from pilotfish.tasks.windows import settle, wait_for_windows, window_count
+from pilotfish.tools.grid import Screen
+
+WEB_SCREEN = fields.ScreenSize(width=336, height=420, scale=2)
+DESKTOP_SCREEN = fields.ScreenSize(width=1280, height=800)
+_ORIGIN = "http://task.test"
+_COMMAND_S = 60.0
+_WINDOW_S = 15.0
+
+
+def environment_for(task: fields.Task) -> Environment:
+    """The environment that plays this task; a fresh one for each episode."""
+    kinds = {"web": WebPage, "desktop": Desktop, "shell": Workspace, "code": Workspace}
+    if isinstance(task.environment, fields.MiniwobEnvironment):
+        return Miniwob(task.environment)
+    return kinds[task.environment.kind](task)
+
+
+def skip_reason(task: fields.Task) -> str | None:
+    """Why this machine cannot play the task, as one sentence; None if it can."""
+    missing = sorted({line[0] for line in task.setup.launch if shutil.which(line[0]) is None})
+    if missing:
+        return f"{task.name} needs {', '.join(missing)}: apt-get install {' '.join(missing)}"
+    return None
+
+
+class Workspace:
+    """A workspace with the task's files, and no display. The other environments add to it."""
+
+    def __init__(self, task: fields.Task) -> None:
+        self._task = task
+
+    def sandbox_spec(self) -> SandboxSpec:
+        return SandboxSpec(desktop=False)
+
+    def screen(self, box: Sandbox) -> Screen | None:
+        return None
+
+    async def start(self, box: Sandbox) -> str:
+        setup = self._task.setup
+        try:
+            for name, data in _files(self._task):
+                box.files.write_bytes(name, data)
+        except (SandboxError, OSError) as error:
+            raise StartError(
+                f"{self._task.name}: a file of the set-up cannot be written ({error})."
+            ) from error
+        for command in setup.commands:
+            exit_code, stdout, stderr = await run_clean(box, command, _COMMAND_S)
+            if exit_code != 0:
+                end = (
+                    f"took longer than {_COMMAND_S:g} s"
+                    if exit_code is None
+                    else f"ended with status {exit_code}"
+                )
+                said = (stderr or stdout).strip()[-200:]
+                raise StartError(
+                    f"{self._task.name}: the set-up command {command[:60]!r} {end}, saying {said!r}."
+                )
+        return self._task.instruction.strip()
+
+    async def finished(self, box: Sandbox) -> bool:
+        return False
+
+    async def grade(self, box: Sandbox, end: End) -> Grade:
+        return await grade(self._task.graders, box, end)
+
+
+class Desktop(Workspace):
+    """A display with programs on it that work in the workspace."""
+
+    def _size(self) -> fields.ScreenSize:
+        return self._task.screen or DESKTOP_SCREEN
+
+    def sandbox_spec(self) -> SandboxSpec:
+        size = self._size()
+        return SandboxSpec(width=size.width, height=size.height)
+
+    def screen(self, box: Sandbox) -> Screen | None:
+        return Screen(box.display.name, 0, 0, box.display.width, box.display.height)
+
+    async def start(self, box: Sandbox) -> str:
+        instruction = await super().start(box)
+        for line in self._task.setup.launch:
+            await self._launch(box, line)
+        screen = self.screen(box)
+        assert screen is not None
+        await settle(screen)
+        return instruction
+
+    async def _launch(self, box: Sandbox, line: Sequence[str]) -> None:
+        """Start a program and wait for its window, so that windows open in the task's order."""
+        windows = window_count(box.display.name)
+        try:
+            program = await box.run(line)
+        except SandboxError as error:
+            raise StartError(f"{self._task.name}: {line[0]} cannot be started ({error})") from error
+        if not await wait_for_windows(box.display.name, windows + 1, _WINDOW_S):
+            said = program.output.strip()[-200:]
+            raise StartError(
+                f"{self._task.name}: {line[0]} showed no window in {_WINDOW_S:g} s, saying {said!r}."
+            )
+
+
+class WebPage(Desktop):
+    """One page over the whole display.
+
+    The page's files never enter the sandbox: its requests are answered from here, from the folder of the
+    page, the task file itself excepted.
+    """
+
+    def __init__(self, task: fields.Task) -> None:
+        super().__init__(task)
+        assert isinstance(task.environment, fields.WebEnvironment)
+        self._file = (task.folder / task.environment.page).resolve()
+        self._page: Page | None = None
+
+    def _size(self) -> fields.ScreenSize:
+        return self._task.screen or WEB_SCREEN
+
+    def sandbox_spec(self) -> SandboxSpec:
+        size = self._size()
+        return SandboxSpec(width=size.width, height=size.height, browser=True)
+
+    async def start(self, box: Sandbox) -> str:
+        instruction = await super().start(box)
+        try:
+            self._page = (await box.browser.open("about:blank", device_scale_factor=self._size().scale)).page
+            await self._page.route("**/*", self._answer)
+            await self._page.goto(f"{_ORIGIN}/{self._file.name}")
+        except (PlaywrightError, SandboxError) as error:
+            raise StartError(
+                f"{self._task.name}: the page cannot be opened ({str(error).splitlines()[0]})"
+            ) from error
+        screen = self.screen(box)
+        assert screen is not None
+        await settle(screen)
+        return instruction
+
+    async def _answer(self, route: Route) -> None:
+        url = urlsplit(route.request.url)
+        file = (self._file.parent / unquote(url.path).lstrip("/")).resolve()
+        inside = f"{url.scheme}://{url.netloc}" == _ORIGIN and file.is_relative_to(self._file.parent)
+        if not inside or not file.is_file() or self._task.is_own_file(file):
+            await route.fulfill(status=404, body="")
+            return
+        await route.fulfill(body=file.read_bytes(), content_type=mimetypes.guess_type(file.name)[0])
+
+    async def grade(self, box: Sandbox, end: End) -> Grade:
+        return await grade(self._task.graders, box, end, self._page)
+
+
+def _files(task: fields.Task) -> list[tuple[str, bytes]]:
+    """What the workspace starts with: the folder of a code task, and then the files of the set-up."""
+    files: list[tuple[str, bytes]] = []
+    if isinstance(task.environment, fields.CodeEnvironment) and task.environment.folder is not None:
+        files = _tree(task.folder / task.environment.folder)
+    return files + [(name, text.encode()) for name, text in task.setup.files.items()]
+
+
+def _tree(folder: Path) -> list[tuple[str, bytes]]:
+    return [
+        (str(path.relative_to(folder)), path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]

@@ -1,0 +1,210 @@
+"""Judge what a model left behind: its files, what commands say about them, the page, its final message.
+
+Graders look only after the model has stopped, at state that it could not read before. They never raise for
+what the model did: a grader that cannot look gives 0 and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page
+from pydantic import JsonValue
+
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxPathError
+from pilotfish.tasks import format as fields
+from pilotfish.tasks.environment import End, Grade
+
+_MAX_FILE_BYTES = 4 << 20
+_PAGE_S = 10.0
+_SHOWN = 80
+
+# A shell that owes the model nothing: fresh environment, no start-up files, programs of the system only.
+_CLEAN_SHELL = """
+export GRADER=$(mktemp -d) && tar -x -C "$GRADER" && export HOME="$GRADER" || exit 125
+unset BASH_ENV ENV
+eval "$1" < /dev/null
+"""
+
+
+async def grade(graders: Sequence[fields.Grader], box: Sandbox, end: End, page: Page | None = None) -> Grade:
+    """The verdict of a task's graders: every one must pass, and the score is the lowest.
+
+    page: the task's page, where it has one. A task without an `infeasible` grader can be done, so a model
+    that said it cannot has failed.
+    """
+    infeasible = any(isinstance(grader, fields.Infeasible) for grader in graders)
+    if end.status == "infeasible" and not infeasible:
+        return _no("The model said that the task cannot be done, but it can.")
+    return _all([await _grade_one(grader, box, end, page) for grader in graders])
+
+
+async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page | None) -> Grade:
+    try:
+        match grader:
+            case fields.All():
+                return _all([await _grade_one(part, box, end, page) for part in grader.of])
+            case fields.Any_():
+                return _any([await _grade_one(part, box, end, page) for part in grader.of])
+            case fields.FileEquals():
+                return _file_equals(grader, box)
+            case fields.FileMatches():
+                return _file_matches(grader, box)
+            case fields.FileAbsent():
+                return _file_absent(grader, box)
+            case fields.Command():
+                return await _command(grader, box)
+            case fields.PageState():
+                return await _page_state(grader, page)
+            case fields.Answer():
+                return _answer(grader, end)
+            case fields.Infeasible():
+                return _infeasible(end)
+    except (SandboxError, OSError) as error:
+        return _no(f"The {grader.kind} grader could not look: {error}")
+
+
+def _file_equals(grader: fields.FileEquals, box: Sandbox) -> Grade:
+    """The file holds exactly this text, byte for byte in UTF-8."""
+    text = box.files.read_text(grader.path, _MAX_FILE_BYTES)
+    if text == grader.text:
+        return _yes(f"{grader.path} is as expected.")
+    return _no(f"{grader.path} holds {_short(text)} instead of {_short(grader.text)}.")
+
+
+def _file_matches(grader: fields.FileMatches, box: Sandbox) -> Grade:
+    """The expression is found in the file; `^` and `$` match at every line."""
+    text = box.files.read_text(grader.path, _MAX_FILE_BYTES)
+    if re.search(grader.pattern, text, re.MULTILINE):
+        return _yes(f"{grader.path} matches.")
+    return _no(f"{grader.path} holds {_short(text)}, which does not match {_short(grader.pattern)}.")
+
+
+def _file_absent(grader: fields.FileAbsent, box: Sandbox) -> Grade:
+    """No file, folder or link of this name is left."""
+    parent, _, name = grader.path.rstrip("/").rpartition("/")
+    try:
+        entries = box.files.list(parent or ".")
+    except SandboxPathError as error:
+        if error.reason == "missing":
+            return _yes(f"{grader.path} is gone.")
+        raise
+    if any(entry.name == name for entry in entries):
+        return _no(f"{grader.path} is still there.")
+    return _yes(f"{grader.path} is gone.")
+
+
+async def _command(grader: fields.Command, box: Sandbox) -> Grade:
+    """A command in a clean shell ends with this status and prints this."""
+    exit_code, stdout, stderr = await run_clean(box, grader.run, grader.timeout_s, grader.files)
+    if exit_code is None:
+        return _no(f"The check took longer than {grader.timeout_s:g} s.")
+    if exit_code != grader.exit_code:
+        said = _short((stderr or stdout).strip().rpartition("\n")[2])
+        return _no(f"The check ended with status {exit_code} instead of {grader.exit_code}, saying {said}.")
+    if grader.stdout is not None and stdout.strip() != grader.stdout.strip():
+        return _no(f"The check printed {_short(stdout.strip())} instead of {_short(grader.stdout.strip())}.")
+    return _yes("The check passed.")
+
+
+async def run_clean(
+    box: Sandbox, command: str, timeout_s: float, files: Mapping[str, str] | None = None
+) -> tuple[int | None, str, str]:
+    """Run bash text in the workspace, in a shell that the model had no hand in.
+
+    files: written to a fresh folder named by $GRADER, {path in it: text}. Returns exit status (None when
+    it ran out of time and was killed), standard output and standard error.
+    """
+    with tempfile.TemporaryFile() as stderr:
+        process = await box.run(
+            ["bash", "--noprofile", "--norc", "-c", _CLEAN_SHELL, "check", command],
+            stdin=_archive(files or {}),
+            fds={2: stderr.fileno()},
+        )
+        try:
+            exit_code: int | None = await process.wait(timeout_s)
+        except TimeoutError:
+            exit_code = None
+        await process.kill()
+        stderr.seek(0)
+        return exit_code, process.output, stderr.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
+
+
+def _archive(files: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+async def _page_state(grader: fields.PageState, page: Page | None) -> Grade:
+    """An expression on the page has this JSON value."""
+    if page is None:
+        return _no("The page is not open.")
+    script = f"() => JSON.stringify(({grader.expression})) ?? 'null'"
+    try:
+        found = _canonical(json.loads(await asyncio.wait_for(page.evaluate(script), _PAGE_S)))
+    except TimeoutError:
+        return _no(f"The page did not answer within {_PAGE_S:g} s.")
+    except PlaywrightError as error:
+        return _no(f"The page cannot answer {_short(grader.expression)}: {error.message.splitlines()[0]}")
+    wanted = _canonical(grader.equals)
+    if found == wanted:
+        return _yes("The page is in the expected state.")
+    return _no(f"The page says {_short(found)} instead of {_short(wanted)}.")
+
+
+def _canonical(value: JsonValue) -> str:
+    """One spelling per JSON value, so that true is not 1."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _answer(grader: fields.Answer, end: End) -> Grade:
+    """The final message equals this text or contains a match, blank space around it aside."""
+    answer = end.answer.strip()
+    right = (
+        answer == grader.equals.strip()
+        if grader.equals is not None
+        else re.search(grader.matches or "", answer, re.MULTILINE) is not None
+    )
+    return _yes("The answer is right.") if right else _no(f"The answer was {_short(answer)}.")
+
+
+def _infeasible(end: End) -> Grade:
+    """The model said that the task cannot be done."""
+    if end.status == "infeasible":
+        return _yes("The model saw that the task cannot be done.")
+    return _no("The task cannot be done, and the model did not say so.")
+
+
+def _all(grades: Sequence[Grade]) -> Grade:
+    """The worst of them."""
+    return min(grades, key=lambda grade: (grade.passed, grade.score))
+
+
+def _any(grades: Sequence[Grade]) -> Grade:
+    """The best of them."""
+    return max(grades, key=lambda grade: (grade.passed, grade.score))
+
+
+def _yes(reason: str) -> Grade:
+    return Grade(1.0, True, reason)
+
+
+def _no(reason: str) -> Grade:
+    return Grade(0.0, False, reason)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
