@@ -35,7 +35,9 @@ def explain(error: ValidationError) -> str:
 
 def nearest(word: str, names: Collection[str]) -> str:
     """The end of a sentence that names the nearest valid words, or all of them where none is near."""
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    likeness = {name: difflib.SequenceMatcher(None, word, name).ratio() for name in names}
+    best = max(likeness.values(), default=0)
+    near = [name for name in names if likeness[name] >= max(best - 0.05, 0.6)]
     if near:
         return f"; the nearest is '{near[0]}'" if len(near) == 1 else f"; the nearest are {', '.join(near)}"
     return f"; use one of {', '.join(names)}" if names else ""

@@ -63,7 +63,12 @@ def read_data(path: Path) -> Any:
         raise TaskError(
             f"{path}: the file is empty; write at least id, instruction, environment and graders."
         )
-    return _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
+    data = _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise TaskError(f"{path}: holds half a surrogate pair; write whole characters.") from None
+    return data
 
 
 def _read_json(path: Path, text: str) -> Any:
