@@ -207,7 +207,9 @@ def test_mxfp8_is_dequantised(tiny_model: Callable[..., M3], tmp_path: Path) -> 
             by_hand = float(weight[i, j]) * 2.0 ** (int(scale[i, j // 32]) - 127)
             assert float(loaded.state_dict()[name][i, j]) == by_hand
         assert loaded.state_dict()[name].dtype == torch.bfloat16
-    assert torch.nn.functional.cosine_similarity(logits(loaded).float(), logits(model), dim=-1).min() > 0.97
+    assert (
+        torch.nn.functional.cosine_similarity(logits(loaded).float(), logits(model), dim=-1).median() > 0.98
+    )
 
 
 def test_mxfp8_values_are_exact() -> None:
