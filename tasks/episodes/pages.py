@@ -1,0 +1,281 @@
+"""A page an episode is played on: geometry, MiniWoB++ and procedural starts, actions, labels.
+
+Coordinates of actions are M3's grid (0..1000 of the 336 x 420 device pixels that the model sees); the page itself
+works in CSS pixels, at device scale 2.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish.tasks.episodes.cdp import BrowserError, Page, View
+from pilotfish.tasks.episodes.keys import key_events
+
+VIEW = View()
+FRAME_WIDTH = VIEW.shown_width * VIEW.scale
+FRAME_HEIGHT = VIEW.shown_height * VIEW.scale
+WHEEL_STEP = 53.0  # CSS pixels a wheel click scrolls in Chromium on X11
+SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+
+TRAIN_SEEDS = range(0, 900_000)
+VALIDATION_SEEDS = range(900_000, 1_000_000)
+HELD_OUT_TASKS = frozenset(
+    {
+        "click-test-transfer",
+        "click-checkboxes-transfer",
+        "click-dialog-2",
+        "click-color",
+        "enter-text-2",
+        "login-user-popup",
+        "multi-orderings",
+        "social-media-some",
+        "email-inbox-noscroll",
+        "use-slider-2",
+    }
+)
+# The click marker and the score board lie outside the task; hidden, they cannot make a page scroll sideways.
+HUD_STYLE = "#reward-display,#click-canvas{display:none!important}"
+
+Box = tuple[float, float, float, float]
+Action = dict[str, Any]
+
+
+def to_grid(pixel: int, size: int) -> int:
+    """The smallest grid value g with int(g * size / 1000) == pixel, within 0..999."""
+    pixel = min(max(pixel, 0), size - 1)
+    return min(-(-pixel * 1000 // size), 999)
+
+
+def from_grid(grid: int, size: int) -> int:
+    """The device pixel a grid value names, as M3's reference does it."""
+    return min(int(grid * size / 1000), size - 1)
+
+
+def check_task(task: str, seed: int) -> None:
+    """Refuse what evaluation measures: raises `ValueError` for held-out tasks and seeds."""
+    if task in HELD_OUT_TASKS:
+        raise ValueError(f"The task {task!r} is held out for evaluation; choose another one.")
+    if seed not in TRAIN_SEEDS and seed not in VALIDATION_SEEDS:
+        raise ValueError(f"The seed {seed} is held out for evaluation; use 0 to {VALIDATION_SEEDS[-1]}.")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to click: its visible box and a point inside it that reaches it, in CSS pixels."""
+
+    box: Box
+    x: float
+    y: float
+
+    @property
+    def grid(self) -> list[int]:
+        """The point on the model's grid."""
+        return grid_point(self.x, self.y)
+
+    @property
+    def device_box(self) -> list[int]:
+        """The box in device pixels of the frame."""
+        return [round(v * VIEW.scale) for v in self.box]
+
+
+def grid_point(x: float, y: float) -> list[int]:
+    """A point in CSS pixels on the model's grid."""
+    scale = VIEW.scale
+    return [to_grid(int(x * scale), FRAME_WIDTH), to_grid(int(y * scale), FRAME_HEIGHT)]
+
+
+def css_point(grid: list[int]) -> tuple[float, float]:
+    """The CSS position of the device pixel that a grid point names."""
+    x, y = from_grid(grid[0], FRAME_WIDTH), from_grid(grid[1], FRAME_HEIGHT)
+    return x / VIEW.scale, y / VIEW.scale
+
+
+@dataclass
+class Frame:
+    """One captured screen with its labels (see `shards.Episode`)."""
+
+    png: bytes
+    widgets: list[list[Any]]
+    chars: list[str]
+    xy: list[int]
+
+
+class Screen:
+    """A page with a mouse and a keyboard, as an expert sees it."""
+
+    def __init__(self, page: Page, rng: random.Random) -> None:
+        self.page = page
+        self.rng = rng
+        self.utterance = ""
+        self.fields: dict[str, Any] = {}
+        self._mouse = (0.0, 0.0)
+
+    async def js(self, expression: str) -> Any:
+        """The JSON value of an expression in the page; `pf` is the helper library of page.js."""
+        return await self.page.evaluate(f"(()=>{{const pf=window.__pf;return {expression}}})()")
+
+    async def target(self, expression: str, inset: float = 0) -> Target:
+        """A clickable point of the element that a JavaScript expression gives; `Unreachable` if there is none."""
+        found = await self.js(f"pf.target({expression},{inset})")
+        if not found:
+            raise Unreachable(f"nothing visible for {expression}")
+        x0, y0, x1, y1 = found["box"]
+        return Target((x0, y0, x1, y1), found["x"], found["y"])
+
+    async def capture(self, settle_ms: int = 1500) -> Frame:
+        """The settled screen with its labels."""
+        labels = await self.page.evaluate(f"__pf.settle({settle_ms}).then(()=>__pf.labels())")
+        png = await self.page.capture()
+        return Frame(png, labels["widgets"], labels["chars"], labels["xy"])
+
+    async def act(self, action: Action) -> None:
+        """Carry out one action with mouse and keyboard events; raises `ValueError` for an unknown one."""
+        match action["action"]:
+            case "left_click":
+                await self._click(action["coordinate"], 1)
+            case "double_click":
+                await self._click(action["coordinate"], 2)
+            case "mouse_move":
+                self._move(*css_point(action["coordinate"]))
+                await self.page.draw()
+            case "left_click_drag":
+                await self._drag(action["start_coordinate"], action["coordinate"])
+            case "scroll":
+                await self._scroll(action)
+            case "type":
+                await self._keys([event for c in action["text"] for event in key_events(c)])
+            case "key":
+                await self._keys(key_events(action["text"]))
+            case "wait" | "done":
+                pass
+            case other:
+                raise ValueError(f"There is no action {other!r}; use one of the computer tool's actions.")
+
+    async def reset_mouse(self) -> None:
+        """Put the pointer somewhere: mostly outside the region, sometimes over the page."""
+        if self.rng.random() < 0.6:
+            x, y = 240.0, 218.0
+        else:
+            x, y = self.rng.uniform(0, VIEW.shown_width), self.rng.uniform(0, VIEW.shown_height)
+        self._move(x, y)
+
+    def _move(self, x: float, y: float, buttons: int = 0) -> None:
+        self._mouse = (x, y)
+        self._mouse_event("mouseMoved", x, y, "left" if buttons else "none", buttons, 0)
+
+    def _mouse_event(self, kind: str, x: float, y: float, button: str, buttons: int, count: int) -> Any:
+        params = {"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": count}
+        future = self.page.post("Input.dispatchMouseEvent", params)
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return future
+
+    async def _click(self, grid: list[int], count: int) -> None:
+        x, y = css_point(grid)
+        self._move(x, y)
+        future = None
+        for n in range(1, count + 1):
+            self._mouse_event("mousePressed", x, y, "left", 1, n)
+            future = self._mouse_event("mouseReleased", x, y, "left", 0, n)
+        if future is not None:
+            await future
+
+    async def _drag(self, start: list[int], end: list[int]) -> None:
+        x0, y0 = css_point(start)
+        x1, y1 = css_point(end)
+        self._move(x0, y0)
+        await self._mouse_event("mousePressed", x0, y0, "left", 1, 1)
+        steps = 6
+        for i in range(1, steps + 1):
+            self._move(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps, 1)
+            await self.page.draw()
+        await self._mouse_event("mouseReleased", x1, y1, "left", 0, 1)
+
+    async def _scroll(self, action: Action) -> None:
+        x, y = css_point(action["coordinate"])
+        amount = WHEEL_STEP * action.get("scroll_amount", 1)
+        dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[action["scroll_direction"]]
+        params = {"type": "mouseWheel", "x": x, "y": y, "deltaX": dx * amount, "deltaY": dy * amount}
+        self._move(x, y)
+        future = self.page.post("Input.dispatchMouseEvent", params)
+        for _ in range(12):
+            await self.page.draw()
+            if future.done():
+                break
+        await future
+        await self.page.draw()
+
+    async def _keys(self, events: list[dict[str, Any]]) -> None:
+        futures = [self.page.post("Input.dispatchKeyEvent", event) for event in events]
+        for future in futures:
+            await future
+
+
+class Unreachable(Exception):
+    """An expert cannot find or reach its target; the episode is dropped."""
+
+
+class MiniWob:
+    """Starts MiniWoB++ episodes from the html folder of the `miniwob` package."""
+
+    def __init__(self, root: Path) -> None:
+        root = root.resolve()
+        html = root / "html" if (root / "html").is_dir() else root
+        if not (html / "miniwob" / "click-test.html").is_file():
+            raise ValueError(f"{root} holds no MiniWoB++ pages; give the folder of the miniwob package.")
+        self._html = html
+
+    def url(self, task: str) -> str:
+        """The address of a task's page; raises `ValueError` for an unknown task."""
+        path = self._html / "miniwob" / f"{task}.html"
+        if not path.is_file():
+            raise ValueError(f"MiniWoB++ has no task {task!r}; see the names in {path.parent}.")
+        return path.as_uri()
+
+    async def start(self, screen: Screen, task: str, seed: int, style: str = "", fresh: bool = True) -> None:
+        """Start an episode. `fresh` loads the page anew; else the page that is shown starts its next episode."""
+        check_task(task, seed)
+        if fresh:
+            await screen.page.navigate(self.url(task))
+        expression = f"__pf.start({seed},{json.dumps(HUD_STYLE + style)})"
+        said = await screen.page.evaluate(START + expression)
+        await screen.reset_mouse()
+        if isinstance(said, dict):
+            screen.utterance, screen.fields = str(said["utterance"]), dict(said.get("fields") or {})
+        else:
+            screen.utterance, screen.fields = str(said), {}
+
+    @staticmethod
+    async def reward(screen: Screen) -> float | None:
+        """The undecayed reward when the episode is over, else None."""
+        value = await screen.page.evaluate("WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null")
+        return None if value is None else float(value)
+
+
+START = """
+__pf.start ??= async (seed, css) => {
+  if (document.readyState !== 'complete') await new Promise((r) => addEventListener('load', r));
+  while (!window.core || !core.cover_div) await new Promise((r) => setTimeout(r, 1));
+  let style = document.getElementById('__pf-style');
+  if (!style) {
+    style = document.createElement('style');
+    style.id = '__pf-style';
+    document.head.append(style);
+  }
+  style.textContent = css;
+  if (window.jQuery) jQuery.fx.off = true;
+  document.activeElement?.blur?.();
+  __pf.seed(seed * 7919 + 1);
+  Math.seedrandom(seed);
+  core.EPISODE_MAX_TIME = 1e7;
+  core.startEpisodeReal();
+  for (let i = 0; i < 500 && !WOB_TASK_READY; i++) await new Promise((r) => setTimeout(r, 2));
+  const said = core.getUtterance();
+  return said;
+};
+"""
+
+__all__ = ["BrowserError", "Frame", "MiniWob", "Screen", "Target", "Unreachable", "check_task", "grid_point"]

@@ -1,0 +1,361 @@
+"""Record episodes into shards: `python -m pilotfish.tasks.episodes.record --out DIR --workers 8 --pages 2 ...`.
+
+Every worker is a process with one browser and a few pages. Shards appear in DIR under their final name only when they
+are complete. SIGTERM and SIGINT end all workers and their browsers; so does the death of this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from pilotfish.tasks.episodes.cdp import FLAGS, Browser, BrowserError, browser_environment, die_with_parent
+from pilotfish.tasks.episodes.experts import EXPERTS
+from pilotfish.tasks.episodes.pages import (
+    SCRIPT,
+    TRAIN_SEEDS,
+    VALIDATION_SEEDS,
+    VIEW,
+    MiniWob,
+    Screen,
+    check_task,
+)
+from pilotfish.tasks.episodes.play import RESEEDABLE, play_miniwob, play_scene
+from pilotfish.tasks.episodes.procedural import SCENES
+from pilotfish.tasks.episodes.shards import Episode, write_shard
+
+EPISODES_PER_BROWSER = 3000  # a fresh browser now and then keeps memory bounded
+RUNS_PER_LOAD = 12  # episodes of one task played before its page is loaded anew
+EPISODE_TIMEOUT_S = 20.0
+SCENE_TASK = "procedural"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker needs to know; see `--help` for each."""
+
+    out: Path
+    browser: str
+    bundle: Path | None
+    miniwob: Path
+    mix: dict[str, float]
+    seed: int
+    pages: int
+    shard_episodes: int
+    max_shards: int
+    seeds: range
+    augment: bool
+
+
+def default_mix() -> dict[str, float]:
+    """Every task with an expert once, and as many procedural pages as MiniWoB++ episodes."""
+    mix = dict.fromkeys(EXPERTS, 1.0)
+    mix[SCENE_TASK] = float(len(mix))
+    return mix
+
+
+def read_mix(path: Path | None) -> dict[str, float]:
+    """Task weights from a JSON object; raises `ValueError` for unknown or held-out tasks."""
+    if path is None:
+        return default_mix()
+    try:
+        mix = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"The mix {path} cannot be read ({error}); write a JSON object of task: weight."
+        ) from error
+    if not isinstance(mix, dict) or not mix:
+        raise ValueError(f"The mix {path} is no JSON object of task: weight.")
+    for task, weight in mix.items():
+        known = task == SCENE_TASK or task in SCENES or task in EXPERTS
+        if not known:
+            check_task(task, 0)
+            raise ValueError(f"The mix names {task!r}, for which there is no expert.")
+        if not isinstance(weight, int | float) or weight < 0:
+            raise ValueError(f"The weight of {task!r} is {weight!r}; use a number of at least 0.")
+    if not any(mix.values()):
+        raise ValueError(f"Every weight in {path} is 0; give at least one task a weight.")
+    return {task: float(weight) for task, weight in mix.items()}
+
+
+class Worker:
+    """One process: a browser, its pages, and the shard being filled."""
+
+    def __init__(self, number: int, settings: Settings, report: Connection) -> None:
+        self._number = number
+        self._settings = settings
+        self._report = report
+        self._rng = random.Random(f"{settings.seed}:{number}")
+        self._web = MiniWob(settings.miniwob)
+        self._episodes: list[Episode] = []
+        self._shards = 0
+        self._counts: dict[str, list[int]] = {}
+        self._restarts = 0
+        self._reported = time.monotonic()
+        self._stop = False
+
+    async def run(self) -> None:
+        """Record until told to stop; the last, short shard is written too."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._halt)
+        while not self._stop:
+            await self._one_browser()
+        self._write()
+        self._send_report()
+
+    def _halt(self) -> None:
+        self._stop = True
+
+    async def _one_browser(self) -> None:
+        settings = self._settings
+        environment = browser_environment(settings.bundle)
+        try:
+            browser = await Browser.launch(settings.browser, (*FLAGS, *VIEW.flags), environment)
+        except BrowserError as error:
+            self._report.send({"error": str(error)})
+            await asyncio.sleep(1)
+            return
+        left = [EPISODES_PER_BROWSER]
+        try:
+            pages = [self._one_page(browser, left) for _ in range(settings.pages)]
+            results = await asyncio.gather(*pages, return_exceptions=True)
+        finally:
+            browser.close()
+        for result in results:
+            if isinstance(result, BrowserError | TimeoutError):
+                self._restarts += 1
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def _one_page(self, browser: Browser, left: list[int]) -> None:
+        try:
+            page = await browser.page(VIEW, SCRIPT)
+            screen = Screen(page, self._rng)
+            while left[0] > 0 and not self._stop and browser.alive:
+                await self._wait_for_room()
+                task = self._choose()
+                runs = RUNS_PER_LOAD if task not in EXPERTS or task in RESEEDABLE else 1
+                for i in range(runs):
+                    if self._stop or left[0] <= 0:
+                        break
+                    left[0] -= 1
+                    async with asyncio.timeout(EPISODE_TIMEOUT_S):
+                        episode = await self._play(screen, task, fresh=i == 0)
+                    self._keep(episode)
+        except (BrowserError, TimeoutError):
+            left[0] = 0  # the other pages stop too, and a new browser is started
+            raise
+
+    async def _play(self, screen: Screen, task: str, fresh: bool) -> Episode:
+        seed = self._rng.choice(self._settings.seeds)
+        if task == SCENE_TASK:
+            return await play_scene(screen, seed, augment=self._settings.augment)
+        if task in SCENES:
+            return await play_scene(screen, seed, task, augment=self._settings.augment)
+        return await play_miniwob(screen, self._web, task, seed, fresh=fresh, augment=self._settings.augment)
+
+    def _choose(self) -> str:
+        mix = self._settings.mix
+        return self._rng.choices(list(mix), list(mix.values()))[0]
+
+    async def _wait_for_room(self) -> None:
+        while self._settings.max_shards and not self._stop:
+            waiting = sum(1 for _ in self._settings.out.glob("shard-*.bin"))
+            if waiting < self._settings.max_shards:
+                return
+            await asyncio.sleep(0.2)
+
+    def _keep(self, episode: Episode) -> None:
+        count = self._counts.setdefault(episode.task, [0, 0])
+        count[0] += 1
+        if episode.success and any(step["train"] for step in episode.steps):
+            count[1] += 1
+            self._episodes.append(episode)
+        if len(self._episodes) >= self._settings.shard_episodes:
+            self._write()
+        if time.monotonic() - self._reported > 1:
+            self._send_report()
+
+    def _write(self) -> None:
+        if not self._episodes:
+            return
+        name = f"shard-{self._number:03d}-{self._shards:06d}.bin"
+        write_shard(self._settings.out / name, self._episodes)
+        self._shards += 1
+        self._episodes = []
+
+    def _send_report(self) -> None:
+        self._reported = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            self._report.send({"counts": self._counts, "restarts": self._restarts, "shards": self._shards})
+        self._counts, self._restarts = {}, 0
+
+
+def _work(number: int, settings: Settings, report: Connection) -> None:
+    die_with_parent()
+    asyncio.run(Worker(number, settings, report).run())
+    report.close()
+
+
+class Totals:
+    """What the workers reported so far."""
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.tried: dict[str, int] = {}
+        self.kept: dict[str, int] = {}
+        self.restarts = 0
+        self._last = (self.begun, 0)
+
+    def add(self, counts: Mapping[str, list[int]], restarts: int) -> None:
+        """Add one report."""
+        self.restarts += restarts
+        for task, (tried, kept) in counts.items():
+            self.tried[task] = self.tried.get(task, 0) + tried
+            self.kept[task] = self.kept.get(task, 0) + kept
+
+    def line(self) -> str:
+        """A progress line: rate, totals, and every task below 99 %."""
+        now, kept = time.monotonic(), sum(self.kept.values())
+        rate = (kept - self._last[1]) / max(now - self._last[0], 1e-9)
+        self._last = (now, kept)
+        weak = [
+            f"{task} {self.kept[task]}/{tried}"
+            for task, tried in sorted(self.tried.items())
+            if self.kept[task] < 0.99 * tried
+        ]
+        return (
+            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s  {self.restarts} restarts"
+            f"  below 99 %: {', '.join(weak) or 'none'}"
+        )
+
+
+def record(settings: Settings, workers: int, seconds: float | None, episodes: int | None) -> Totals:
+    """Run the workers until the time or the number of episodes is reached, or a signal comes."""
+    settings.out.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("fork")
+    stop = False
+
+    def halt(_signal: int, _frame: Any) -> None:
+        nonlocal stop
+        stop = True
+
+    previous = {number: signal.signal(number, halt) for number in (signal.SIGTERM, signal.SIGINT)}
+    processes = []
+    reports: list[Connection] = []
+    for number in range(workers):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(number, settings, sender))
+        process.start()
+        sender.close()
+        processes.append(process)
+        reports.append(receiver)
+    totals = Totals()
+    printed = time.monotonic()
+    told = False
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while reports:
+        for ready in wait(reports, timeout=0.5):
+            assert isinstance(ready, Connection)
+            try:
+                message = ready.recv()
+            except EOFError:
+                reports.remove(ready)
+                continue
+            if "error" in message:
+                print(message["error"], file=sys.stderr, flush=True)
+            else:
+                totals.add(message["counts"], message["restarts"])
+        if time.monotonic() - printed >= 5:
+            printed = time.monotonic()
+            print(totals.line(), flush=True)
+        enough = episodes is not None and sum(totals.kept.values()) >= episodes
+        late = deadline is not None and time.monotonic() > deadline
+        if (stop or enough or late) and not told:
+            told = True
+            for process in processes:
+                process.terminate()
+    for process in processes:
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+    for number, handler in previous.items():
+        signal.signal(number, handler)
+    print(totals.line(), flush=True)
+    for task, tried in sorted(totals.tried.items()):
+        print(f"  {task}: {totals.kept[task]} of {tried} kept", flush=True)
+    return totals
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Record training episodes from real web pages into shards.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the shards")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="processes, one browser each"
+    )
+    parser.add_argument("--pages", type=int, default=2, help="pages played at once in each browser")
+    parser.add_argument("--mix", type=Path, help="JSON object of task: weight; all experts when left out")
+    parser.add_argument("--bundle", type=Path, help="folder unpacked by bundle.py; gives browser and pages")
+    parser.add_argument("--browser", help="path of chromium-headless-shell")
+    parser.add_argument("--miniwob", type=Path, help="folder of the miniwob package")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other episodes")
+    parser.add_argument("--seconds", type=float, help="stop after this time")
+    parser.add_argument("--episodes", type=int, help="stop after about this many episodes")
+    parser.add_argument("--shard-episodes", type=int, default=96, help="episodes in a shard")
+    parser.add_argument("--max-shards", type=int, default=0, help="pause while this many shards wait in DIR")
+    parser.add_argument("--validation", action="store_true", help="use the validation seeds")
+    parser.add_argument("--plain", action="store_true", help="no augmentation and no slips")
+    given = parser.parse_args(arguments)
+    browser = given.browser or (
+        str(given.bundle / "browser" / "chromium-headless-shell") if given.bundle else None
+    )
+    browser = browser or shutil.which("chromium-headless-shell")
+    miniwob = given.miniwob or (given.bundle / "miniwob" if given.bundle else None)
+    try:
+        if browser is None:
+            raise ValueError(
+                "There is no chromium-headless-shell on the path; give one with --browser or --bundle."
+            )
+        if miniwob is None:
+            raise ValueError(
+                "The MiniWoB++ pages are missing; give the miniwob folder with --miniwob or --bundle."
+            )
+        MiniWob(miniwob)
+        settings = Settings(
+            out=given.out,
+            browser=browser,
+            bundle=given.bundle,
+            miniwob=miniwob,
+            mix=read_mix(given.mix),
+            seed=given.seed,
+            pages=given.pages,
+            shard_episodes=given.shard_episodes,
+            max_shards=given.max_shards,
+            seeds=VALIDATION_SEEDS if given.validation else TRAIN_SEEDS,
+            augment=not given.plain,
+        )
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    totals = record(settings, given.workers, given.seconds, given.episodes)
+    return 0 if totals.kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
