@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pilotfish.sandbox.browser import Browser
+from pilotfish.sandbox.browser import CHROMIUM_POLICY, CHROMIUM_POLICY_PLACES, Browser
 from pilotfish.sandbox.bwrap import Mounts, sandbox_argv, write_etc
-from pilotfish.sandbox.display import OPENBOX_CONFIG, Display, start_display
+from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.hostdir import HostFolder
@@ -22,7 +22,7 @@ from pilotfish.sandbox.janitor import Janitor
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.pieces import bwrap_trouble, find_chromium, need
 from pilotfish.sandbox.process import Process, start_process
-from pilotfish.sandbox.shell import Shell
+from pilotfish.sandbox.shell import INNER_STARTUP, STARTUP, Shell
 from pilotfish.sandbox.snapshots import Snapshots
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits, SandboxSpec
 
@@ -50,10 +50,11 @@ _ENV: Mapping[str, str] = {
 
 
 class Sandbox:
-    """An isolated machine: `files`, `shell`, `display`, `browser`, programs, snapshots. Made by `Sandbox.open`.
+    """An isolated machine: `files`, `shell`, `display`, `browser`, programs, snapshots.
 
-    It belongs to the event loop that opened it. It never runs anything on the host because a piece is missing: that
-    raises `SandboxUnavailable`, one sentence with what is missing and the command that brings it.
+    It belongs to the event loop that opened it. It never runs anything on the host because a piece is
+    missing: that raises `SandboxUnavailable`, one sentence with what is missing and the command that brings
+    it.
     """
 
     def __init__(self, spec: SandboxSpec, folder: HostFolder, workspace: Path) -> None:
@@ -155,8 +156,8 @@ class Sandbox:
     ) -> Process:
         """Start a program inside and return when it runs (not when it ends).
 
-        env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor or bytes
-        (nothing by default); capture=False discards the output; fds hands over more descriptors,
+        env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor
+        or bytes (nothing by default); capture=False discards the output; fds hands over more descriptors,
         {number inside: descriptor here}. Raises `SandboxError` when it cannot be started.
         """
         return await start_process(
@@ -175,11 +176,17 @@ class Sandbox:
         return await _in_thread(self._snapshots.take)
 
     async def restore(self, snapshot: str) -> None:
-        """Give the workspace the files that it had at `snapshot`. Programs go on running and see the old files."""
+        """Give the workspace the files that it had at `snapshot`.
+
+        Programs go on running and see the old files.
+        """
         await _in_thread(lambda: self._snapshots.restore(snapshot))
 
     async def close(self) -> None:
-        """End every program, remove the display and the private folder. Safe to call twice, and when cancelled."""
+        """End every program, remove the display and the private folder.
+
+        Safe to call twice, and when cancelled.
+        """
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
@@ -192,20 +199,19 @@ class Sandbox:
     async def _start(self) -> None:
         etc = self._folder.folder("etc")
         write_etc(etc)
-        extra_etc: dict[str, Path] = {}
+        extra = {INNER_STARTUP: _written(etc / "shell", STARTUP)}
         sockets = chromium = None
         if self.spec.desktop:
             number = self._folder.claim_display()
             self._display = Display(f":{number}", self.spec.width, self.spec.height)
             sockets = self._folder.folder("x11")
-            config = etc / "pilotfish-openbox.xml"
-            config.write_text(OPENBOX_CONFIG)
-            extra_etc["pilotfish-openbox.xml"] = config
+            extra[INNER_OPENBOX_CONFIG] = _written(etc / "openbox", OPENBOX_CONFIG)
+            policy = _written(etc / "chromium", json.dumps(CHROMIUM_POLICY))
+            extra |= dict.fromkeys(CHROMIUM_POLICY_PLACES, policy)
             with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
                 chromium = find_chromium()
-            extra_etc |= Browser.policy_files(etc)
         self._janitor = await Janitor.hire(self._folder.path, self._display.number if self._display else None)
-        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra_etc)
+        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra)
         await self._start_guest(mounts)
         self._shell = Shell(self._running(), self.env, _rlimits(self.spec.limits))
         if self._display is not None and sockets is not None:
@@ -250,7 +256,8 @@ class Sandbox:
             await asyncio.wait_for(asyncio.shield(link.ready), _START_SECONDS)
         except TimeoutError:
             raise SandboxError(
-                f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: try again."
+                f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: "
+                "try again."
             ) from None
         except SandboxError:
             said = await asyncio.wait_for(monitor.stderr.read(), _START_SECONDS)
@@ -260,7 +267,7 @@ class Sandbox:
         if self._browser is not None:
             await self._browser.close()
         if self._link is not None:
-            self._link.close()  # the guest ends at the end of file, and the kernel ends everything else in there
+            self._link.close()  # the guest ends at this end of file, and the kernel ends the rest with it
         if self._monitor is not None:
             await self._end_monitor(self._monitor)
         self.files.close()
@@ -281,6 +288,11 @@ class Sandbox:
             await monitor.wait()
 
 
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
 def _rlimits(limits: Limits) -> dict[str, int]:
     """Limits as the guest sets them, by the names of Python's `resource` module."""
     return {
@@ -288,7 +300,8 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_DATA": limits.data_bytes,
-        # 1, not 0: neither writes a file, but with 0 the kernel would still feed a core_pattern that is a program.
+        # 1, not 0: neither writes a file, but with 0 the kernel would still feed a core_pattern that is a
+        # program.
         "RLIMIT_CORE": 1,
     }
 
@@ -302,7 +315,7 @@ def _inner_pid(status_fd: int) -> int | None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Run file work in a thread; when cancelled, still wait for it, so that it never goes on behind our back."""
+    """Run file work in a thread; when cancelled, still wait for it, so that it never goes on unseen."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

@@ -1,8 +1,8 @@
 """Stands outside for a program that runs inside: what Playwright starts in place of Chromium.
 
-Run as `python3 -I -S browser_relay.py SOCKET ARGUMENTS...`. It hands its arguments and its descriptors 0 to 4 to the
-owner of the sandbox over SOCKET, then lives as long as the program inside: it ends with the program's status, and
-when it is killed the closed connection tells the owner to kill the program.
+Run as `python3 -I -S browser_relay.py SOCKET ARGUMENTS...`. It hands its arguments and its descriptors 0 to 4
+to the owner of the sandbox over SOCKET, then lives as long as the program inside: it ends with the program's
+status, and when it is killed the closed connection tells the owner to kill the program.
 """
 
 from __future__ import annotations

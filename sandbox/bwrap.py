@@ -1,9 +1,9 @@
 """The bubblewrap command line: what a sandbox sees and what it does not.
 
-Every namespace is new, so there is no network, no other process and no shared memory of the host. /usr and a short
-list of /etc are read-only; /tmp, /home, /run and /dev/shm are memory; /workspace is the only writable folder of the
-host. A seccomp filter (`--seccomp FD`) and a switch to another user id in front of bwrap fit in here without any
-other file noticing.
+Every namespace is new, so there is no network, no other process and no shared memory of the host. /usr and a
+short list of /etc are read-only; /tmp, /home, /run and /dev/shm are memory; /workspace is the only writable
+folder of the host. A seccomp filter (`--seccomp FD`) and a switch to another user id in front of bwrap fit in
+here without any other file noticing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotfish.sandbox.pieces import Browser, find_python, need
+from pilotfish.sandbox.pieces import Chromium, find_python, need
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
 GUEST_SCRIPT = Path(__file__).with_name("guest.py")
 INNER_GUEST = "/run/pilotfish/guest.py"
 
-# Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or services.
+# Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
+# services.
 _ETC = (
     "ld.so.cache",
     "ld.so.conf",
@@ -40,8 +41,9 @@ _ETC = (
 )
 _CACHES = ("/var/cache/fontconfig", "/var/lib/dpkg/status")
 
-# Bits of /proc that belong to the whole machine. When the host user is real root, the process inside still is root to
-# the files of /proc/sys (core_pattern would run a program of the sandbox's choice on the host), so they are read-only.
+# Bits of /proc that belong to the whole machine. When the host user is real root, the process inside still is
+# root to the files of /proc/sys (core_pattern would run a program of the sandbox's choice on the host), so
+# they are read-only.
 _PROC = ("sys", "irq", "bus", "fs", "sysrq-trigger")
 
 _ETC_FILES: Mapping[str, str] = {
@@ -59,15 +61,15 @@ class Mounts:
     """What of the host one sandbox gets to see, besides the system.
 
     etc: folder with the files of `write_etc`; sockets: the private /tmp/.X11-unix, if there is a display;
-    extra_etc: {path below /etc: host file}, read-only.
+    made_files: {path inside: host file}, read-only.
     """
 
     workspace: Path
     etc: Path
     sockets: Path | None = None
-    browser: Browser | None = None
+    browser: Chromium | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
-    extra_etc: Mapping[str, Path] = field(default_factory=dict)
+    made_files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def write_etc(folder: Path) -> None:
@@ -80,7 +82,8 @@ def system_argv(limits: Limits) -> list[str]:
     """bwrap and everything that does not depend on the particular sandbox."""
     argv = [need("bwrap", "to isolate the sandbox", "bubblewrap"), "--unshare-all", "--unshare-user"]
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL", "--hostname", "sandbox"]
-    # Chromium refuses to run as user 0, and xterm to drop groups, so the user inside is 1000 whoever we are outside.
+    # Chromium refuses to run as user 0, and xterm to drop groups, so the user inside is 1000 whoever we are
+    # outside.
     argv += ["--clearenv", "--uid", "1000", "--gid", "1000", "--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -99,7 +102,7 @@ def system_argv(limits: Limits) -> list[str]:
     argv += ["--size", str(limits.tmp_folder), "--perms", "1777", "--tmpfs", "/tmp"]
     argv += ["--size", str(64 << 20), "--tmpfs", "/run", "--perms", "0700", "--dir", "/run/user"]
     argv += ["--size", str(limits.home_folder), "--tmpfs", "/home", "--dir", str(INNER_HOME)]
-    python, prefix = find_python()
+    _, prefix = find_python()
     if prefix is not None:
         argv += ["--ro-bind", str(prefix), str(prefix)]
     return argv
@@ -110,8 +113,8 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int) -> list[str]:
     argv = system_argv(limits)
     for name in _ETC_FILES:
         argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
-    for name, host in mounts.extra_etc.items():
-        argv += ["--ro-bind", str(host), f"/etc/{name}"]
+    for inner, host in mounts.made_files.items():
+        argv += ["--ro-bind", str(host), inner]
     argv += ["--ro-bind", str(GUEST_SCRIPT), INNER_GUEST]
     if mounts.browser is not None and mounts.browser.folder is not None:
         argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]

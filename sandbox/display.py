@@ -18,17 +18,15 @@ INNER_OPENBOX_CONFIG = "/etc/pilotfish-openbox.xml"
 _READY = "openbox-is-ready"
 _START_SECONDS = 20.0
 
-# No key or mouse binding of the window manager's own except what a person expects of a mouse, so that every key
-# reaches the program; no menus, no desktops to switch to. Windows whose class asks for it have no frame.
+# No key or mouse binding of the window manager's own except what a person expects of a mouse, so that every
+# key reaches the program; no menus, no desktops to switch to. Windows whose class asks for it have no frame.
 OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
   <focus><focusNew>yes</focusNew><followMouse>no</followMouse><raiseOnFocus>yes</raiseOnFocus></focus>
   <placement><policy>Smart</policy><center>yes</center></placement>
   <theme><name>Clearlooks</name><titleLayout>LIMC</titleLayout><keepBorder>no</keepBorder><animateIconify>no</animateIconify></theme>
   <desktops><number>1</number><popupTime>0</popupTime></desktops>
-  <resize><popupShow>Never</popupShow></resize>
-  <keyboard/>
-  <mouse>
+  <resize><popupShow>Never</popupShow></resize> <keyboard/> <mouse>
     <dragThreshold>4</dragThreshold><doubleClickTime>400</doubleClickTime><screenEdgeWarpTime>0</screenEdgeWarpTime>
     <context name="Client">
       <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
@@ -39,11 +37,10 @@ OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
       <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
       <mousebind button="Left" action="Drag"><action name="Move"/></mousebind>
       <mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
-    </context>
-    <context name="Bottom"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="BLCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="BRCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="Close">
+    </context> <context name="Bottom"><mousebind button="Left" action="Drag"><action
+    name="Resize"/></mousebind></context> <context name="BLCorner"><mousebind button="Left"
+    action="Drag"><action name="Resize"/></mousebind></context> <context name="BRCorner"><mousebind
+    button="Left" action="Drag"><action name="Resize"/></mousebind></context> <context name="Close">
       <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
       <mousebind button="Left" action="Click"><action name="Close"/></mousebind>
     </context>
@@ -119,6 +116,7 @@ async def _until(program: Process, ready: Callable[[], bool]) -> None:
             raise SandboxError(f"{name} could not start, it said {program.output.strip()[-300:]!r}.")
         if loop.time() > deadline:
             raise SandboxError(
-                f"{name} was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: try again."
+                f"{name} was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: "
+                "try again."
             )
         await asyncio.sleep(0.004)

@@ -12,7 +12,7 @@ class SandboxError(Exception):
 
 
 class SandboxUnavailable(SandboxError):
-    """A piece the sandbox needs is missing on this machine; the message names it and the command that brings it."""
+    """A piece the sandbox needs is missing here; the message names it and the command that brings it."""
 
 
 class SandboxPathError(SandboxError):

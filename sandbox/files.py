@@ -1,13 +1,15 @@
+# ruff: noqa: PTH115, PTH123, PTH208
 """The workspace's files, read and written from outside without ever leaving the workspace.
 
-Programs inside can change links and folders at any moment, so a check of a path followed by an open of that path can
-be fooled. Here the kernel does both in one step: openat2(2) with RESOLVE_BENEATH fails when any step of the way,
-link or `..`, would leave the workspace. Parents of a file that is written may not be links at all, and the file is
-replaced by rename, which never follows a link.
+Programs inside can change links and folders at any moment, so a check of a path followed by an open of that
+path can be fooled. Here the kernel does both in one step: openat2(2) with RESOLVE_BENEATH fails when any step
+of the way, link or `..`, would leave the workspace. Parents of a file that is written may not be links at
+all, and the file is replaced by rename, which never follows a link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -26,7 +28,6 @@ _SYS_OPENAT2 = 437  # the same number on every architecture
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
-_O_PATH = os.O_PATH
 _TRIES = 64
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +48,7 @@ def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
         code = ctypes.get_errno()
         if code == errno.ENOSYS:
             raise SandboxError(
-                "this kernel has no openat2, which keeps file access inside the workspace: use Linux 5.6 or newer."
+                "this kernel lacks openat2, which keeps files inside the workspace: use Linux 5.6 or newer."
             )
         if code not in (errno.EAGAIN, errno.EINTR):  # EAGAIN: something was renamed during the walk
             raise OSError(code, os.strerror(code))
@@ -64,10 +65,10 @@ class FileEntry:
 
 
 class Files:
-    """Files of one workspace. Paths are relative to it, or absolute as programs inside see them (/workspace/...).
+    """Files of one workspace. Paths are relative to it, or absolute as seen from inside (/workspace/...).
 
-    Every method raises `SandboxPathError` with one sentence when a path leaves the workspace, is missing, or is
-    something else than what was asked for.
+    Every method raises `SandboxPathError` with one sentence when a path leaves the workspace, is missing, or
+    is something else than what was asked for.
     """
 
     def __init__(self, workspace: Path) -> None:
@@ -80,7 +81,7 @@ class Files:
             self._root_fd = -1
 
     def resolve(self, path: str | os.PathLike[str]) -> Path:
-        """The host path of something in the workspace; what is missing so far is given below its nearest parent.
+        """The host path of something in the workspace, which need not exist yet.
 
         For showing and comparing. Opening the result later is not protected: use the methods here for that.
         """
@@ -89,7 +90,7 @@ class Files:
         rest: list[str] = []
         while True:
             try:
-                fd = self._open(str(existing), _O_PATH, 0, path)
+                fd = self._open(str(existing), os.O_PATH, 0, path)
             except SandboxPathError as error:
                 if error.reason != "missing" or str(existing) == ".":
                     raise
@@ -107,7 +108,7 @@ class Files:
     def exists(self, path: str | os.PathLike[str]) -> bool:
         """Whether there is a file or folder; False for a dangling link. Paths outside the workspace raise."""
         try:
-            os.close(self._open(self._relative(path), _O_PATH, 0, path))
+            os.close(self._open(self._relative(path), os.O_PATH, 0, path))
         except SandboxPathError as error:
             if error.reason == "missing":
                 return False
@@ -117,7 +118,7 @@ class Files:
     def read_bytes(self, path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
         """The content of a regular file of at most `limit` bytes."""
         fd = self._open(self._relative(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, 0, path)
-        with open(fd, "rb") as file:
+        try:
             found = os.fstat(fd)
             if stat.S_ISDIR(found.st_mode):
                 raise SandboxPathError("not_a_file", f"{str(path)!r} is a folder, name a file in it.")
@@ -129,7 +130,10 @@ class Files:
                 raise SandboxPathError(
                     "too_big", f"{str(path)!r} has {found.st_size} bytes, at most {limit} can be read."
                 )
-            return file.read(limit)
+            with open(fd, "rb", closefd=False) as file:
+                return file.read(limit)
+        finally:
+            os.close(fd)
 
     def read_text(self, path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> str:
         """The content of a UTF-8 file, line ends as they are."""
@@ -139,13 +143,14 @@ class Files:
         except UnicodeDecodeError as error:
             raise SandboxPathError(
                 "not_text",
-                f"{str(path)!r} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), read it as bytes.",
+                f"{str(path)!r} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), "
+                "read it as bytes.",
             ) from None
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
-        """Create or replace a file, in one step: readers see the old content or the new one. Keeps the mode bits.
+        """Create or replace a file in one step: readers see the old content or the new one.
 
-        Missing parent folders are created.
+        Mode bits are kept. Missing parent folders are created.
         """
         parent, name = self._parent(path, create=True)
         try:
@@ -226,7 +231,7 @@ class Files:
         return FileEntry(name, "link" if stat.S_ISLNK(found.st_mode) else "other", 0)
 
     def _relative(self, path: str | os.PathLike[str]) -> str:
-        """The path relative to the workspace, as text; absolute ones must start with /workspace or the host's name of it."""
+        """The path below the workspace; an absolute one starts with the workspace's name, in or outside."""
         text = os.fspath(path)
         if not text or "\0" in text:
             raise SandboxPathError("refused", f"{text!r} is not a path, give a name without null bytes.")
@@ -235,6 +240,8 @@ class Files:
             for root in (INNER_WORKSPACE, PurePosixPath(self.root)):
                 if pure.is_relative_to(root):
                     return str(pure.relative_to(root))
+            raise self._refusal(path, "outside")
+        if text.startswith("~"):  # a home folder to whoever wrote it, and no home folder is in the workspace
             raise self._refusal(path, "outside")
         return text
 
@@ -256,10 +263,8 @@ class Files:
         for name in PurePosixPath(relative).parts:
             try:
                 if name != "..":
-                    try:
+                    with contextlib.suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=folder)
-                    except FileExistsError:
-                        pass
                 deeper = _openat2(folder, name, flags, _RESOLVE_NO_SYMLINKS)
             except OSError as error:
                 raise self._failure(path, error) from error
@@ -295,5 +300,6 @@ class Files:
     def _refusal(path: str | os.PathLike[str], reason: Literal["outside"]) -> SandboxPathError:
         return SandboxPathError(
             reason,
-            f"{str(path)!r} is outside the workspace or reached through a link, give a path inside /workspace.",
+            f"{str(path)!r} is outside the workspace or reached through a link, "
+            "give a path inside /workspace.",
         )

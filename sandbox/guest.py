@@ -1,3 +1,4 @@
+# ruff: noqa: PTH123, PTH208
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
 Run inside by bubblewrap as `python3 -I -S guest.py FD`, with the standard library only. FD is one end of a
@@ -11,13 +12,15 @@ SOCK_SEQPACKET pair; every datagram is one JSON object.
          {"event": "exit", "job": 7, "status": 0} (the program itself; negative: killed by that signal),
          {"event": "gone", "job": 7} (nothing that it started is left)
 
-Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a program
-forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When the other end of
-FD closes this process exits, and the kernel kills everything else in the PID namespace at once.
+Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a
+program forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When
+the other end of FD closes this process exits, and the kernel kills everything else in the PID namespace at
+once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -30,7 +33,7 @@ import sys
 import time
 from typing import Any
 
-MAX_MESSAGE = 160 * 1024
+MAX_MESSAGE = 192 * 1024
 MAX_FDS = 16
 HIGH_FD = 256  # descriptors are parked from here on while they are moved to their final numbers
 PR_SET_DUMPABLE = 4
@@ -71,7 +74,10 @@ def descendants(root: int, spare: frozenset[int] = frozenset()) -> set[int]:
 
 
 def kill_below(root: int, spare: frozenset[int] = frozenset()) -> None:
-    """Kill every descendant of `root`. All are stopped before any is killed, so that none can fork meanwhile."""
+    """Kill every descendant of `root`.
+
+    All are stopped before any is killed, so that none can fork meanwhile.
+    """
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
         stopped: set[int] = set()
@@ -87,14 +93,12 @@ def kill_below(root: int, spare: frozenset[int] = frozenset()) -> None:
 
 
 def send_signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it ended between the look and the signal
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it ended between the look and the signal
 
 
 def become_program(request: dict[str, Any], fds: list[int], trouble: int) -> None:
-    """Turn this process into the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
+    """Become the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
     stage = "fds"
     try:
         targets: list[int] = request["fds"]
@@ -188,7 +192,7 @@ class Guest:
         if not data:
             return False
         try:
-            request = json.loads(data)
+            request = json.loads(data.decode("utf-8", "surrogatepass"))
             if request["op"] == "spawn":
                 self.spawn(request, fds)
             else:
@@ -277,10 +281,9 @@ def main() -> None:
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
-    try:
+    # The trusted side may go away while something is being said to it.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Guest(control).serve()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the trusted side went away while something was being said to it
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The private folder of one sandbox on the host, its X display number, and the removal of both.
 
-    /tmp/pilotfish-<uid>/<id>/     0700; `owner` in it is locked (flock) for as long as the owning process lives
-    /tmp/.X<N>-lock                claims display number N with our process id, as X servers do among themselves
-    /tmp/.X11-unix/X<N>            symlink to the socket in the private folder, so that plain X clients find it
+    /tmp/pilotfish-<uid>/<id>/     0700; `owner` in it is locked (flock) for as long as the owning process
+    lives /tmp/.X<N>-lock                claims display number N with our process id, as X servers do among
+    themselves /tmp/.X11-unix/X<N>            symlink to the socket in the private folder, so that plain X
+    clients find it
 
 A folder whose lock can be taken belongs to nobody any more: the next sandbox that is opened removes it.
 """
@@ -58,8 +59,11 @@ def sweep(base: Path) -> None:
         except BlockingIOError:
             continue
         else:
-            release_displays_of(folder)
-            remove_tree(folder)
+            with contextlib.suppress(
+                OSError
+            ):  # its last programs may be dying just now: the next sweep gets it
+                release_displays_of(folder)
+                remove_tree(folder)
         finally:
             os.close(fd)
 
@@ -69,7 +73,7 @@ def release_displays_of(folder: Path) -> None:
     if not X_SOCKETS.is_dir():
         return
     for entry in X_SOCKETS.iterdir():
-        if entry.is_symlink() and Path(os.readlink(entry)).parent.parent == folder:
+        if entry.is_symlink() and entry.readlink().parent.parent == folder:
             _release(int(entry.name[1:]))
 
 
@@ -117,7 +121,7 @@ class HostFolder:
             except FileExistsError:
                 continue
             try:
-                os.symlink(sockets / f"X{number}", X_SOCKETS / f"X{number}")
+                (X_SOCKETS / f"X{number}").symlink_to(sockets / f"X{number}")
             except FileExistsError:  # a server that runs without lock files
                 _x_lock(number).unlink()
                 continue

@@ -1,8 +1,8 @@
 """Tidies up on the host when the owner of a sandbox is killed without a chance to do it itself.
 
-The kernel ends the programs inside with their owner; what would stay is the private folder and the names of the
-display. A small `sh` waits at a pipe: the word "done" sends it home, the end of file without it (the owner is dead)
-makes it remove both.
+The kernel ends the programs inside with their owner; what would stay is the private folder and the names of
+the display. A small `sh` waits at a pipe: the word "done" sends it home, the end of file without it (the
+owner is dead) makes it remove both.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-# $1 is the private folder, $2 the display number or nothing. Only a name that points into the folder is removed. The
-# folder is tried a few times, because the last programs inside may still be dying.
+# $1 is the private folder, $2 the display number or nothing. Only a name that points into the folder is
+# removed. The folder is tried a few times, because the last programs inside may still be dying.
 _SCRIPT = """
 read -r word && exit 0
 if [ -n "$2" ]; then

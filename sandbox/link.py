@@ -1,4 +1,4 @@
-"""The trusted end of the control socket: asks the guest to start and kill programs, and hears what became of them.
+"""The trusted end of the control socket: has the guest start and kill programs, hears what became of them.
 
 Descriptors travel only into the sandbox. What comes back is read as hostile: anything that is not one of the
 messages listed in `guest.py` ends the link.
@@ -25,7 +25,10 @@ _MAX_REPLY = 4096
 
 @dataclass(eq=False)
 class Job:
-    """One program inside and everything that it started. The futures never raise unless the sandbox itself is lost."""
+    """One program inside and everything that it started.
+
+    The futures never raise unless the sandbox itself is lost.
+    """
 
     number: int
     program: str
@@ -70,7 +73,10 @@ class Link:
         fds: Mapping[int, int],
         limits: Mapping[str, int],
     ) -> Job:
-        """Ask for a program. `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken."""
+        """Ask for a program.
+
+        `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken.
+        """
         if not argv or not argv[0]:
             raise SandboxError("nothing to run: argv is empty, name a program.")
         if any("\0" in word for word in [*argv, *env, *env.values(), cwd]):
@@ -90,10 +96,11 @@ class Link:
             "fds": list(fds),
             "limits": dict(limits),
         }
-        data = json.dumps(request).encode()
+        data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(data) > MAX_MESSAGE:
             raise SandboxError(
-                f"the command and its environment take {len(data)} bytes, at most {MAX_MESSAGE} fit: put them in a file."
+                f"the command and its environment take {len(data)} bytes, at most {MAX_MESSAGE} fit: "
+                "put them in a file."
             )
         self._jobs[job.number] = job
         self._send(data, list(fds.values()))
@@ -189,7 +196,10 @@ class Link:
         self.close()
 
     def close(self) -> None:
-        """Close the socket, which ends the guest and with it everything inside. Waiters get a `SandboxError`."""
+        """Close the socket, which ends the guest and with it everything inside.
+
+        Waiters get a `SandboxError`.
+        """
         if not self._open:
             return
         self._open = False

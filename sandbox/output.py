@@ -1,4 +1,4 @@
-"""Bounded keeping of what programs print: the beginning and the end stay, the middle is counted and dropped."""
+"""What programs print, bounded: the beginning and the end stay, the middle is counted and dropped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BoundedOutput:
 
     @property
     def text(self) -> str:
-        """What was kept, as text: bytes that are not UTF-8 become U+FFFD, a line stands for what was dropped."""
+        """What was kept: bytes that are not UTF-8 become U+FFFD, a line stands for what was dropped."""
         head, tail = self._parts()
         dropped = self._total - len(head) - len(tail)
         if dropped == 0:
@@ -81,8 +81,8 @@ def _drop_cut_start(data: bytes) -> bytes:
 class OutputReader:
     """Reads a pipe into a `BoundedOutput` until every writer has closed it.
 
-    It goes on reading (and dropping) when nobody waits any more, so that a server left in the background does not
-    stop at a full pipe or die of a closed one.
+    It goes on reading (and dropping) when nobody waits any more, so that a server left in the background does
+    not stop at a full pipe or die of a closed one.
     """
 
     def __init__(self, kept: int = KEPT_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""The programs a sandbox is built from: where they are, whether they work, the command that brings a missing one."""
+"""The programs a sandbox is built from: where they are, whether they work, how to get a missing one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ _BWRAP_TROUBLE = (
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing the sandbox needs. `detail` is what was found; `mend` the command that brings it, '' when ok."""
+    """One thing the sandbox needs.
+
+    `detail` is what was found; `mend` the command that brings it, '' when ok.
+    """
 
     name: str
     ok: bool
@@ -69,8 +72,8 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Browser:
-    """A Chromium: `inner` is its path inside; `folder`, when not None, is the host folder to show as /opt/browser."""
+class Chromium:
+    """A Chromium. `inner` is its path inside, `folder` the host folder to show as /opt/browser, if any."""
 
     host: Path
     folder: Path | None
@@ -102,7 +105,7 @@ def find_python() -> tuple[str, Path | None]:
     return str(real / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"), real
 
 
-def find_chromium() -> Browser:
+def find_chromium() -> Chromium:
     """The Chromium to use, or `SandboxUnavailable`. PILOTFISH_CHROMIUM wins; snap stubs are passed over."""
     wish = os.environ.get(CHROMIUM_VARIABLE)
     if wish:
@@ -121,11 +124,11 @@ def find_chromium() -> Browser:
     raise SandboxUnavailable("Chromium is missing, it is needed for the browser: apt-get install chromium")
 
 
-def _browser(host: Path) -> Browser:
+def _browser(host: Path) -> Chromium:
     real = host.resolve()
     if real.is_relative_to("/usr"):
-        return Browser(host, None, PurePosixPath(real))
-    return Browser(host, real.parent, PurePosixPath("/opt/browser") / real.name)
+        return Chromium(host, None, PurePosixPath(real))
+    return Chromium(host, real.parent, PurePosixPath("/opt/browser") / real.name)
 
 
 def _is_snap_stub(path: Path) -> bool:

@@ -30,6 +30,11 @@ class Process:
         return ended.result()
 
     @property
+    def is_running(self) -> bool:
+        """Whether the program itself still runs."""
+        return not self._job.ended.done()
+
+    @property
     def output(self) -> str:
         """What it printed so far, standard output and errors in order; '' when that is discarded."""
         return self._reader.output.text if self._reader else ""
@@ -40,7 +45,10 @@ class Process:
         return self._reader.output.dropped_bytes if self._reader else 0
 
     async def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for the program itself (not for what it left in the background). TimeoutError leaves it running."""
+        """Wait for the program itself (not for what it left in the background).
+
+        TimeoutError leaves it running.
+        """
         status = await asyncio.wait_for(asyncio.shield(self._job.ended), timeout_s)
         if self._reader:
             self._reader.drain()
@@ -75,8 +83,8 @@ async def start_process(
 ) -> Process:
     """Start a program and wait until it really runs.
 
-    stdin: a descriptor, bytes to feed, or None for the end of file at once. fds: more descriptors to hand over,
-    {number inside: descriptor here}; 1 and 2 in it take precedence over the captured output.
+    stdin: a descriptor, bytes to feed, or None for the end of file at once. fds: more descriptors to hand
+    over, {number inside: descriptor here}; 1 and 2 in it take precedence over the captured output.
     """
     handed = dict(fds or {})
     reader: OutputReader | None = None

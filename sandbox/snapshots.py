@@ -10,7 +10,10 @@ from pilotfish.sandbox.trees import copy_tree, empty_folder, remove_tree
 
 
 class Snapshots:
-    """Whole copies, one folder each. Files, folders, links, modes and times come back; open files and programs do not."""
+    """Whole copies, one folder each.
+
+    Files, folders, links, modes and times come back; open files and programs do not.
+    """
 
     def __init__(self, workspace: Path, store: Path) -> None:
         self._workspace = workspace

@@ -1,4 +1,7 @@
-"""What a sandbox is asked to be: sizes, workspace, environment, limits. Checked before anything is started."""
+"""What a sandbox is asked to be: sizes, workspace, environment, limits.
+
+Checked before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from pilotfish.sandbox.errors import SandboxError
 INNER_WORKSPACE = PurePosixPath("/workspace")
 INNER_HOME = PurePosixPath("/home/user")
 
-# Mount points the sandbox makes itself, or lets its programs write to: binding over or below them would either
-# replace what protects the host or follow links that a program inside has planted.
+# Mount points the sandbox makes itself, or lets its programs write to: binding over or below them would
+# either replace what protects the host or follow links that a program inside has planted.
 _RESERVED = (
     "/workspace",
     "/proc",
@@ -33,8 +36,9 @@ _RESERVED = (
 class Limits:
     """Bounds on what one sandbox may use. Sizes are bytes.
 
-    processes counts threads too, over the whole sandbox (the kernel does not count them when the sandbox is started
-    by real root); the other numbers hold for each process, the three `*_folder` ones for each memory-backed folder.
+    processes counts threads too, over the whole sandbox (the kernel does not count them when the sandbox is
+    started by real root); the other numbers hold for each process, the three `*_folder` ones for each
+    memory-backed folder.
     """
 
     processes: int = 4096
@@ -55,12 +59,10 @@ class Limits:
 class SandboxSpec:
     """What `Sandbox.open` builds.
 
-    width, height: the X display in pixels.
-    desktop: start an X display and a window manager.
-    browser: refuse to open at once when no Chromium is found (with False that is found out by `browser.open`).
-    workspace: a folder of the host that appears as /workspace; None is a private folder, removed at close.
-    read_only: host folders or files to show inside, {host path: inner path}.
-    env: extra environment of every process inside.
+    width, height: the X display in pixels. desktop: start an X display and a window manager. browser: refuse
+    to open at once when no Chromium is found (with False that is found out by `browser.open`). workspace: a
+    folder of the host that appears as /workspace; None is a private folder, removed at close. read_only: host
+    folders or files to show inside, {host path: inner path}. env: extra environment of every process inside.
     """
 
     width: int = 1280
@@ -97,7 +99,7 @@ def _check_workspace(workspace: Path) -> None:
     home = Path.home().resolve()
     if real == home or real in home.parents:
         raise SandboxError(
-            f"workspace {str(real)!r} holds your home folder, choose a folder that has nothing but the work in it."
+            f"workspace {str(real)!r} holds your home folder, choose one that has nothing but the work in it."
         )
 
 

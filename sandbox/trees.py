@@ -1,7 +1,8 @@
+# ruff: noqa: PTH101, PTH208
 """Copying and removing folders whose content is hostile: by descriptors, never following a link.
 
-A program inside may swap a folder for a symlink between any two steps here, so no step uses a path of more than one
-name: each entry is opened relative to the descriptor of its parent with O_NOFOLLOW.
+A program inside may swap a folder for a symlink between any two steps here, so no step uses a path of more
+than one name: each entry is opened relative to the descriptor of its parent with O_NOFOLLOW.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ def empty_folder(path: Path) -> None:
 
 
 def _remove(parent: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        pass
-    else:
-        return
-    with contextlib.suppress(
-        OSError
-    ):  # a folder of mode 000 cannot be listed; a link here fails below, at open
-        os.chmod(name, 0o700, dir_fd=parent, follow_symlinks=False)
+    with contextlib.suppress(FileNotFoundError):  # someone else removes it too
+        try:
+            os.unlink(name, dir_fd=parent)
+        except (IsADirectoryError, PermissionError):
+            _remove_folder(parent, name)
+
+
+def _remove_folder(parent: int, name: str) -> None:
     try:
         folder = os.open(name, _FOLDER, dir_fd=parent)
-    except PermissionError:
-        os.chmod(name, 0o700, dir_fd=parent)
+    except PermissionError:  # a folder of mode 000 cannot be listed
+        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # by descriptor: the name may be a link by now
+        finally:
+            os.close(handle)
         folder = os.open(name, _FOLDER, dir_fd=parent)
     try:
+        os.fchmod(folder, 0o700)
         for entry in os.listdir(folder):
             _remove(folder, entry)
     finally:
@@ -61,7 +63,7 @@ def _remove(parent: int, name: str) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy the content of `source` into the existing folder `target`: files, folders, symlinks, modes and times.
+    """Copy what is in `source` into the existing folder `target`: files, folders, symlinks, modes and times.
 
     Sockets, pipes and devices are left out. Set-user-id bits are dropped.
     """
