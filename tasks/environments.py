@@ -113,11 +113,13 @@ class Desktop(Workspace):
             program = await box.run(line)
         except SandboxError as error:
             raise StartError(f"{self._task.name}: {line[0]} cannot be started ({error})") from error
-        if not await wait_for_windows(box.display.name, windows + 1, _WINDOW_S):
+
+        def failed() -> bool:
+            return program.returncode not in (None, 0)
+
+        if not await wait_for_windows(box.display.name, windows + 1, _WINDOW_S, failed):
             said = program.output.strip()[-200:]
-            raise StartError(
-                f"{self._task.name}: {line[0]} showed no window in {_WINDOW_S:g} s, saying {said!r}."
-            )
+            raise StartError(f"{self._task.name}: {line[0]} showed no window, saying {said!r}.")
 
 
 class WebPage(Desktop):
@@ -131,7 +133,8 @@ class WebPage(Desktop):
         super().__init__(task)
         assert isinstance(task.environment, fields.WebEnvironment)
         self._file = (task.folder / task.environment.page).resolve()
-        self._page: Page | None = None
+        self.page: Page | None = None
+        """The open page, for graders only."""
 
     def _size(self) -> fields.ScreenSize:
         return self._task.screen or WEB_SCREEN
@@ -143,9 +146,9 @@ class WebPage(Desktop):
     async def start(self, box: Sandbox) -> str:
         instruction = await super().start(box)
         try:
-            self._page = (await box.browser.open("about:blank", device_scale_factor=self._size().scale)).page
-            await self._page.route("**/*", self._answer)
-            await self._page.goto(f"{_ORIGIN}/{self._file.name}")
+            self.page = (await box.browser.open("about:blank", device_scale_factor=self._size().scale)).page
+            await self.page.route("**/*", self._answer)
+            await self.page.goto(f"{_ORIGIN}/{self._file.name}")
         except (PlaywrightError, SandboxError) as error:
             raise StartError(
                 f"{self._task.name}: the page cannot be opened ({str(error).splitlines()[0]})"
@@ -165,7 +168,7 @@ class WebPage(Desktop):
         await route.fulfill(body=file.read_bytes(), content_type=mimetypes.guess_type(file.name)[0])
 
     async def grade(self, box: Sandbox, end: End) -> Grade:
-        return await grade(self._task.graders, box, end, self._page)
+        return await grade(self._task.graders, box, end, self.page)
 
 
 def _files(task: fields.Task) -> list[tuple[str, bytes]]:

@@ -26,10 +26,13 @@ _MAX_FILE_BYTES = 4 << 20
 _PAGE_S = 10.0
 _SHOWN = 80
 
-# A shell that owes the model nothing: fresh environment, no start-up files, programs of the system only.
+# A shell that owes the model nothing: fresh environment, no start-up files, programs of the system only,
+# and Python neither reads nor leaves compiled files beside the sources.
 _CLEAN_SHELL = """
-export GRADER=$(mktemp -d) && tar -x -C "$GRADER" && export HOME="$GRADER" || exit 125
-unset BASH_ENV ENV
+export GRADER=$(mktemp -d) || exit 125
+trap 'rm -rf "$GRADER"' EXIT
+tar -x -C "$GRADER" || exit 125
+export HOME="$GRADER" PYTHONPYCACHEPREFIX="$GRADER/.pycache"
 eval "$1" < /dev/null
 """
 
@@ -67,6 +70,8 @@ async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page |
                 return _answer(grader, end)
             case fields.Infeasible():
                 return _infeasible(end)
+    except SandboxPathError as error:
+        return _no(str(error))
     except (SandboxError, OSError) as error:
         return _no(f"The {grader.kind} grader could not look: {error}")
 

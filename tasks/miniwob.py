@@ -69,7 +69,8 @@ class Miniwob:
     def __init__(self, fields: MiniwobEnvironment) -> None:
         check_name(fields.task)
         self._fields = fields
-        self._page: Page | None = None
+        self.page: Page | None = None
+        """The open page, for control only; a model sees the display."""
 
     def sandbox_spec(self) -> SandboxSpec:
         """The same for every task and seed, so that one box serves them all."""
@@ -86,8 +87,8 @@ class Miniwob:
         let_go(box.display.name)
         limit_ms = _NO_LIMIT_MS if self._fields.time_limit == "untimed" else None
         try:
-            self._page = await self._open(box)
-            utterance = await self._page.evaluate(_START, [seed, limit_ms, _READY_MS])
+            self.page = await self._open(box)
+            utterance = await self.page.evaluate(_START, [seed, limit_ms, _READY_MS])
         except (PlaywrightError, SandboxError) as error:
             raise StartError(
                 f"miniwob/{name}, seed {seed}, cannot be started ({_first_line(error)})"
@@ -122,7 +123,7 @@ class Miniwob:
     async def _result(self) -> dict[str, Any] | None:
         """The page's globals; None when there is no page to ask."""
         try:
-            result: dict[str, Any] | None = await self._page.evaluate(_RESULT) if self._page else None
+            result: dict[str, Any] | None = await self.page.evaluate(_RESULT) if self.page else None
         except PlaywrightError:
             return None
         return result

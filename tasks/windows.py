@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mss
 from Xlib import X, display
 from Xlib.ext import xtest
+from Xlib.protocol import request
 
 from pilotfish.tools.grid import Screen
 
@@ -34,11 +35,13 @@ def window_count(name: str) -> int:
         return len(clients.value) if clients else 0
 
 
-async def wait_for_windows(name: str, count: int, cap_s: float) -> bool:
-    """Wait until at least `count` windows are shown; False when `cap_s` seconds pass first."""
+async def wait_for_windows(name: str, count: int, cap_s: float, hopeless: Callable[[], bool]) -> bool:
+    """Wait until at least `count` windows are shown; False when `cap_s` s pass or `hopeless()` first."""
     for _ in range(math.ceil(cap_s / _LOOK_S)):
         if await asyncio.to_thread(window_count, name) >= count:
             return True
+        if hopeless():
+            return False
         await asyncio.sleep(_LOOK_S)
     return False
 
@@ -77,5 +80,8 @@ def let_go(name: str) -> None:
                 xtest.fake_input(connection, X.ButtonRelease, button)
         screen.root.warp_pointer(screen.width_in_pixels - 1, screen.height_in_pixels - 1)
         for selection in ("PRIMARY", "CLIPBOARD"):
-            connection.set_selection_owner(X.NONE, connection.intern_atom(selection), X.CurrentTime)
+            atom = connection.intern_atom(selection)
+            request.SetSelectionOwner(
+                display=connection.display, window=X.NONE, selection=atom, time=X.CurrentTime
+            )
         connection.sync()
