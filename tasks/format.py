@@ -282,6 +282,10 @@ class Task(_Strict):
             raise ValueError(f"a '{kind}' task has no display; name tools such as [shell, edit]")
         if kind != "web" and any(grader.kind == "page_state" for grader in self.every_grader()):
             raise ValueError(f"a page_state grader needs a web environment, not '{kind}'")
+        for step in self.solution:
+            tool = "shell" if isinstance(step, str) else step.tool if isinstance(step, CallStep) else None
+            if tool is not None and tool not in self.tools:
+                raise ValueError(f"a step of the solution uses the tool '{tool}'; add it under tools")
         if not self.feasible and len(self.graders) > 1:
             raise ValueError("an infeasible grader stands alone; remove the others")
         return self
