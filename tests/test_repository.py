@@ -167,7 +167,7 @@ def test_set_up_without_rights_names_what_is_missing_and_the_command(tmp_path: P
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert "this account may not install: " in done.stderr
-    assert re.search(r"`sudo apt-get update && sudo apt-get install .*\bxvfb\b.*\bxdotool\b.*`", done.stderr)
+    assert re.search(r"`sudo apt-get update && sudo apt-get install .*\bxvfb\b.*\bmousepad\b.*`", done.stderr)
     assert not (tmp_path / "copy" / ".venv").exists()
 
 
