@@ -51,12 +51,12 @@ FONTS_CONF = """<?xml version="1.0"?>
 </fontconfig>
 """
 ALIASES = {
-    "Arial": "Nimbus Sans",
-    "Helvetica": "Nimbus Sans",
-    "Times": "Nimbus Roman",
-    "Times New Roman": "Nimbus Roman",
-    "Courier": "Nimbus Mono PS",
-    "Courier New": "Nimbus Mono PS",
+    "Arial": "Liberation Sans",
+    "Helvetica": "Liberation Sans",
+    "Times": "Liberation Serif",
+    "Times New Roman": "Liberation Serif",
+    "Courier": "Liberation Mono",
+    "Courier New": "Liberation Mono",
     "sans-serif": "DejaVu Sans",
     "serif": "DejaVu Serif",
     "monospace": "DejaVu Sans Mono",

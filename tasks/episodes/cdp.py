@@ -31,6 +31,7 @@ FLAGS = (
     "--no-sandbox",
     "--no-zygote",
     "--disable-gpu",
+    "--disable-software-rasterizer",
     "--in-process-gpu",
     "--disable-dev-shm-usage",
     "--disable-quic",

@@ -85,7 +85,6 @@ async def play_miniwob(
         await follow(screen, EXPERTS[task], episode, None)
     except (Unreachable, PageError):
         return episode
-    await screen.page.evaluate("__pf.settle()")
     episode.success = (await web.reward(screen) or 0) > 0
     return episode
 
