@@ -15,11 +15,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +63,7 @@ class ClipData(BaseModel):
     frames: tuple[str, str, str, str]
     times_s: tuple[float, float, float, float]
     settled: bool
-    word: str
+    word: Literal["settled", "unchanged", "unsettled"]
 
 
 class UsageData(BaseModel):
@@ -105,6 +105,8 @@ class EpisodeStarted(Record):
     episode: int
     task: str
     seed: int | None = None
+    model: str = ""
+    """Who plays; a bench run has a baseline beside the model."""
     instruction: str
     tools: list[dict[str, Any]] = Field(default_factory=list)
     screen: tuple[int, int] | None = None
@@ -184,9 +186,6 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="t
 _TYPES = tuple(kind.model_fields["type"].default for kind in Event.__args__)
 
 
-E = TypeVar("E", bound=Record)
-
-
 class FrameStore:
     """Frames as PNG files named by their content, so that equal frames are stored once."""
 
@@ -243,14 +242,16 @@ class FrameStore:
 class EventLog:
     """The one writer of a run's log. Use as a context manager, which holds the lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_event: Callable[[Event], None] | None = None) -> None:
         """Open the log of a run folder, which is created if need be; records are added after those there are.
 
+        on_event: told each record after it was written.
         Raises `LogError` when the folder cannot be written or another process holds the lock.
         """
         self.folder = folder
         self.frames = FrameStore(folder / FRAMES)
         self.path = folder / EVENTS
+        self._on_event = on_event
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -275,8 +276,8 @@ class EventLog:
     ) -> None:
         os.close(self._fd)
 
-    def append(self, event: E) -> E:
-        """Write one record and return it as written. When this returns, the record is on disk.
+    def append(self, event: Event) -> None:
+        """Write one record. When this returns, the record is on disk.
 
         Raises `LogError` when it cannot be written; the records before it are intact then.
         """
@@ -284,7 +285,8 @@ class EventLog:
         line = json.dumps(event.model_dump(mode="python"), default=str) + "\n"
         self._write(line.encode())
         self._last += 1
-        return event
+        if self._on_event is not None:
+            self._on_event(event)
 
     def _write(self, data: bytes) -> None:
         size = os.fstat(self._fd).st_size
@@ -330,20 +332,30 @@ class RunLog:
         return last if isinstance(last, RunEnded) else None
 
     def episodes(self) -> list[list[Event]]:
-        """The records of each episode, from its start to its end or to where it broke off."""
+        """The records of each episode, from its start to its end or to where it broke off.
+
+        An episode that was stopped goes on where the run was resumed.
+        """
         groups: list[list[Event]] = []
-        open_group = False
+        is_open = False
         for event in self.events:
-            if isinstance(event, EpisodeStarted):
-                groups.append([])
-                open_group = True
-            elif isinstance(event, RunStarted | RunEnded):
-                open_group = False
-            if open_group:
+            match event:
+                case EpisodeStarted():
+                    groups.append([])
+                    is_open = True
+                case RunEnded():
+                    is_open = False
+                case Resumed():
+                    is_open = bool(groups) and not has_ended(groups[-1])
+            if is_open:
                 groups[-1].append(event)
-            if isinstance(event, EpisodeEnded):
-                open_group = False
+                is_open = not has_ended(groups[-1][-1:])
         return groups
+
+
+def has_ended(group: Sequence[Event]) -> bool:
+    """Whether an episode's records hold an end that a resume would not undo."""
+    return any(isinstance(event, EpisodeEnded) and event.end != "stopped" for event in group)
 
 
 def read_run(folder: Path) -> RunLog:

@@ -34,6 +34,7 @@ from pilotfish.agent.limits import (
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prompt import NO_CALL, NOT_EXECUTED, developer_turn, first_turn, tool_turn
 from pilotfish.agent.recorder import CaptureError, Observed, Recorder
+from pilotfish.agent.resume import Standing
 from pilotfish.model.protocol import (
     CallChunk,
     EndChunk,
@@ -74,18 +75,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an episode went. seconds_per_step has one entry per executed step."""
+    """How an episode went: what ended it, and what that was worth."""
 
     end: str
     reason: str
     grade: Grade
     answer: str
-    seconds_per_step: tuple[float, ...]
+    steps: int
     seconds: float
-
-    @property
-    def steps(self) -> int:
-        return len(self.seconds_per_step)
 
 
 @dataclass(frozen=True)
@@ -118,11 +115,10 @@ class Episode:
     sampling: Limits = field(default_factory=Limits)
     watching: Watching = field(default_factory=Watching)
     conversation: Conversation = field(default_factory=Conversation)
-    resuming: bool = False
-    """The conversation, the counts and the workspace are those of a run that was killed; `start` is not
-    called.
+    resumed: Standing | None = None
+    """Where an earlier process left this episode. The workspace is as it was left, so it is not set up
+    again.
     """
-    _seconds: list[float] = field(default_factory=list)
     _screen: Screen | None = None
     _recorder: Recorder | None = None
     _answer: str = ""
@@ -139,10 +135,8 @@ class Episode:
 
     async def step(self) -> None:
         """One answer, one call."""
-        began_s = time.monotonic()
         self.budget.check()
         await self.act(await self.decide())
-        self._seconds.append(time.monotonic() - began_s)
         await self._see_whether_it_ended()
 
     async def decide(self) -> Reply:
@@ -185,29 +179,41 @@ class Episode:
         self.budget.count_format(error)
         match result.end:
             case "done":
-                raise self._over(Done(answer=reply.text), began_s)
+                raise Done(answer=reply.text)
             case "infeasible":
-                raise self._over(Infeasible(answer=reply.text), began_s)
+                raise Infeasible(answer=reply.text)
 
     @property
     def _step(self) -> int:
         return self.budget.used_steps + 1
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        if self.resumed is not None:
+            self._take_over(self.resumed)
+            return
         instruction = ""
         try:
-            if not self.resuming:
-                instruction = await self._or_stopped(self.environment.start(self.box))
+            instruction = await self._or_stopped(self.environment.start(self.box))
             self._screen = self.environment.screen(self.box)
-            clip = await self._first_clip(stack)
+            seen = await self._first_clip(stack)
         except (StartError, SandboxError, CaptureError) as error:
             self._record_start(instruction, None)
             raise MachineBroke(str(error)) from error
-        if not self.resuming:
-            self._record_start(instruction, clip)
-            self.conversation.append(developer_turn())
-            self.conversation.append(first_turn(instruction, None if clip is None else clip.clip))
+        except Stopped:
+            self._record_start(instruction, None)
+            raise
+        self._record_start(instruction, seen)
+        self.conversation.append(developer_turn())
+        self.conversation.append(first_turn(instruction, None if seen is None else seen.clip))
         await self._see_whether_it_ended()
+
+    def _take_over(self, standing: Standing) -> None:
+        """Go on where another process stopped; only tasks without a display can be taken over."""
+        self.conversation = standing.conversation
+        self.budget.used_steps, self.budget.used_tokens = standing.used_steps, standing.used_tokens
+        for call, text in standing.closing:
+            made = ToolCall(call.id, call.name, call.arguments)
+            self._tell(made, ToolResult(False, text), None, executed=False, seconds=0.0)
 
     async def _first_clip(self, stack: contextlib.AsyncExitStack) -> Observed | None:
         screen = self._screen
@@ -221,8 +227,6 @@ class Episode:
         return await self._recorder.clip()
 
     def _record_start(self, instruction: str, clip: Observed | None) -> None:
-        if self.resuming:
-            return
         specs = [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
             for spec in self._specs
@@ -233,6 +237,7 @@ class Episode:
                 episode=self.number,
                 task=self.task,
                 seed=self.seed,
+                model=self.model.name,
                 instruction=instruction,
                 tools=specs,
                 screen=size,
@@ -377,18 +382,14 @@ class Episode:
         except SandboxError as error:
             raise MachineBroke(str(error)) from error
 
-    def _over(self, over: EpisodeOver, began_s: float) -> EpisodeOver:
-        self._seconds.append(time.monotonic() - began_s)
-        return over
-
     async def _finish(self, over: EpisodeOver) -> Outcome:
         """Let the tools go, grade, and record the end."""
         for tool in self.tools:
             await tool.close()
         grade = await self._grade(over)
-        outcome = Outcome(
-            over.name, over.reason, grade, over.answer, tuple(self._seconds), self.budget.elapsed_s
-        )
+        steps, seconds = self.budget.used_steps, round(self.budget.elapsed_s, 3)
+        reason = over.reason or grade.reason
+        outcome = Outcome(over.name, reason, grade, over.answer, steps, seconds)
         self.events.append(
             log.EpisodeEnded(
                 episode=self.number,
@@ -396,9 +397,9 @@ class Episode:
                 answer=over.answer,
                 score=grade.score,
                 passed=grade.passed,
-                reason=over.reason or grade.reason,
-                steps=outcome.steps,
-                seconds=round(outcome.seconds, 3),
+                reason=reason,
+                steps=steps,
+                seconds=seconds,
             )
         )
         return outcome

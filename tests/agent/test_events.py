@@ -17,6 +17,7 @@ from pilotfish.agent.events import (
     CallData,
     EpisodeEnded,
     EpisodeStarted,
+    Event,
     EventLog,
     Intended,
     LogError,
@@ -36,13 +37,16 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     call = CallData(
         id="1", name="shell", arguments={"command": "echo '\ud800 \u2028 \x00'", "n": [1, 2.5, None]}
     )
-    with EventLog(tmp_path / "a" / "b") as log:
+    heard: list[Event] = []
+    with EventLog(tmp_path / "a" / "b", on_event=heard.append) as log:
         log.append(started(log.folder))
-        written = log.append(Intended(step=1, call=call))
-        assert read_run(log.folder).events[-1] == written, "it can be read while it is being written"
+        log.append(Intended(step=1, call=call))
+        assert read_run(log.folder).events == heard, "it can be read while it is being written"
     run = read_run(tmp_path / "a" / "b")
     assert [event.n for event in run.events] == [1, 2]
-    assert run.events[1] == written
+    assert run.events == heard
+    assert isinstance(heard[1], Intended)
+    assert heard[1].call == call
     assert not run.warnings
     assert run.ended is None
 
@@ -93,7 +97,8 @@ def test_what_is_not_known_is_skipped_with_a_warning(tmp_path: Path, line: str, 
 
 def test_a_field_of_the_future_is_no_obstacle(tmp_path: Path) -> None:
     with EventLog(tmp_path) as log:
-        record = log.append(Told(step=1, text="hello"))
+        log.append(Told(step=1, text="hello"))
+    record = read_run(tmp_path).events[0]
     path = tmp_path / EVENTS
     path.write_text(json.dumps(json.loads(path.read_text()) | {"mood": "calm"}) + "\n")
     assert read_run(tmp_path).events == [record]
@@ -216,7 +221,8 @@ def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
     assert steps == list(range(len(steps)))
     assert len(steps) > reported
     with EventLog(tmp_path) as log:
-        assert log.append(Told(step=0, text="after")).n == len(steps) + 1
+        log.append(Told(step=0, text="after"))
+    assert read_run(tmp_path).events[-1].n == len(steps) + 1
 
 
 def test_run_folders_do_not_collide(tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""A run as an Agent Trajectory Interchange Format document, version 1.8.
+
+Source: the ATIF v1.8 description of the Harbor benchmark harness. One episode is one trajectory. Frames are
+referenced as files beside the log, so the document is small and belongs next to its run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pilotfish.agent import events as log
+
+SCHEMA = "ATIF-v1.8"
+
+
+def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
+    """The trajectory of one episode, by default the first. Raises `log.LogError` when there is no such
+    episode.
+    """
+    groups = run.episodes()
+    wanted = [
+        group
+        for group in groups
+        if isinstance(group[0], log.EpisodeStarted) and episode in (None, group[0].episode)
+    ]
+    if not wanted:
+        number = "any" if episode is None else str(episode)
+        raise log.LogError(f"The run {run.folder} has no episode {number}; it has {len(groups)} episodes.")
+    group = wanted[-1] if episode is not None else wanted[0]
+    start = group[0]
+    assert isinstance(start, log.EpisodeStarted)
+    steps = [_step(1, start.t, "user", start.instruction, clip=start.clip)]
+    for event in group[1:]:
+        _add(steps, event, run.started.model)
+    usages = [event.usage for event in group if isinstance(event, log.Answered)]
+    ends = [event for event in group if isinstance(event, log.EpisodeEnded)]
+    return {
+        "schema_version": SCHEMA,
+        "session_id": f"{run.started.run}-{start.episode}",
+        "agent": {
+            "name": "pilotfish",
+            "version": run.started.pilotfish,
+            "model_name": run.started.model,
+            "tool_definitions": [{"type": "function", "function": tool} for tool in start.tools],
+        },
+        "steps": steps,
+        "final_metrics": {
+            "total_prompt_tokens": sum(usage.input_tokens for usage in usages),
+            "total_completion_tokens": sum(usage.output_tokens for usage in usages),
+            "total_cached_tokens": sum(usage.cached_tokens for usage in usages),
+            "total_steps": len(steps),
+        },
+        "extra": {"task": start.task, "seed": start.seed, "end": ends[-1].model_dump() if ends else None},
+    }
+
+
+def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
+    number = len(steps) + 1
+    match event:
+        case log.Answered(kept=True):
+            step = _step(number, event.t, "agent", event.text)
+            step["model_name"] = model
+            if event.reasoning:
+                step["reasoning_content"] = event.reasoning
+            step["tool_calls"] = [
+                {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+                for call in event.calls
+            ]
+            step["metrics"] = {
+                "prompt_tokens": event.usage.input_tokens,
+                "completion_tokens": event.usage.output_tokens,
+                "cached_tokens": event.usage.cached_tokens,
+            }
+            steps.append(step)
+        case log.Resulted():
+            agent = next((step for step in reversed(steps) if step["source"] == "agent"), None)
+            if agent is not None:
+                text = event.text if event.clip is None else f"{event.text}\n{event.clip.word}"
+                content = _content(text, event.clip)
+                results = agent.setdefault("observation", {"results": []})["results"]
+                results.append({"source_call_id": event.call_id, "content": content})
+        case log.Told():
+            steps.append(_step(number, event.t, "user", event.text))
+        case log.Resumed(note=note) if note:
+            steps.append(_step(number, event.t, "system", note))
+
+
+def _step(
+    number: int, at: float, source: str, text: str, *, clip: log.ClipData | None = None
+) -> dict[str, Any]:
+    when = datetime.fromtimestamp(at, UTC).isoformat()
+    return {"step_id": number, "timestamp": when, "source": source, "message": _content(text, clip)}
+
+
+def _content(text: str, clip: log.ClipData | None) -> str | Sequence[dict[str, Any]]:
+    if clip is None:
+        return text
+    images = [
+        {"type": "image", "source": {"media_type": "image/png", "path": f"{log.FRAMES}/{name}.png"}}
+        for name in clip.frames
+    ]
+    return [{"type": "text", "text": text}, *images]

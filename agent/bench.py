@@ -1,0 +1,200 @@
+"""`pilotfish bench`: many episodes of many tasks in one run, and a table read back from its log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish import __version__
+from pilotfish.agent import events as log
+from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
+from pilotfish.agent.loop import Outcome, Watching
+from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.player import Job, Player
+from pilotfish.agent.run import closing_record, policy_of
+from pilotfish.agent.safetext import visible
+from pilotfish.agent.settings import Settings
+from pilotfish.agent.solution import RANDOM, random_clicks
+from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.model.protocol import Model
+from pilotfish.tasks.environments import environment_for, skip_reason
+from pilotfish.tasks.format import Task
+from pilotfish.tasks.load import list_suites, load_suite
+from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, SUITE, check_name, miniwob_task
+
+Progress = Callable[[str], None]
+# Random clicks do not look at the screen, so waiting for it to settle would only cost time.
+_BLIND = Watching(quiet_ms=20, cap_s=0.1)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One episode of the plan. `number` is unique in the run."""
+
+    number: int
+    task: Task
+    seed: int | None
+    baseline: bool
+
+    @property
+    def key(self) -> tuple[str, int | None, bool]:
+        return self.task.name, self.seed, self.baseline
+
+
+def plan_miniwob(names: Sequence[str], **options: Any) -> Plan:
+    """A plan for MiniWoB++; no names means every task. Raises `TaskError` for an unknown name."""
+    chosen = [check_name(name) for name in names] or [task.id for task in load_suite(SUITE)]
+    seed = options.pop("seed", None)
+    return Plan(SUITE, tuple(chosen), seed=FIRST_MEASURED_SEED if seed is None else seed, **options)
+
+
+def plan_tasks(suites: Sequence[str], *, episodes: int) -> Plan:
+    """A plan for the suites that ship, or for folders of task files. Raises `TaskError` for an unknown one."""
+    names = list(suites) or [name for name in list_suites() if name != SUITE]
+    tasks = [f"{suite}/{task.id}" for suite in names for task in load_suite(suite)]
+    return Plan("+".join(names), tuple(tasks), episodes, seed=0)
+
+
+def slots(plan: Plan) -> Iterator[Slot]:
+    """The episodes of a plan in order: for each task the model's, then the baseline's."""
+    number = 0
+    for name in plan.tasks:
+        task = _task(plan, name)
+        seeded = task.environment.kind == "miniwob"
+        for baseline in (False, True) if plan.baseline and seeded else (False,):
+            for episode in range(plan.episodes):
+                seed = plan.seed + episode if seeded else episode
+                yield Slot(number, task.with_seed(seed), seed, baseline)
+                number += 1
+
+
+def _task(plan: Plan, name: str) -> Task:
+    if plan.suite == SUITE:
+        return miniwob_task(name, time_limit=plan.limits)
+    suite, _, task_id = name.rpartition("/")
+    return next(task for task in load_suite(suite) if task.id == task_id)
+
+
+async def run_bench(
+    plan: Plan, settings: Settings, *, folder: Path | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Play a plan and return its report; `folder` names an unfinished run of the same plan to go on with.
+
+    Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
+    """
+    resumed = folder is not None
+    folder = folder or log.new_run_folder(settings.record_dir)
+    told = progress or (lambda line: None)
+    with stop_on_signals() as stop:
+        model_for = open_model(settings)
+        with log.EventLog(folder) as events:
+            _open(events, plan, settings, resumed=resumed)
+            done = {episode_key(group) for group in log.read_run(folder).episodes() if log.has_ended(group)}
+            with closing_record(events, stop):
+                async with Player(settings, events, policy_of(settings, None), stop) as player:
+                    for slot in slots(plan):
+                        if slot.key in done or not _playable(slot, told):
+                            continue
+                        model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
+                        outcome = await _play(player, slot, model)
+                        told(_line(slot, outcome))
+                        if stop.is_set():
+                            break
+    return report(log.read_run(folder))
+
+
+def _open(events: log.EventLog, plan: Plan, settings: Settings, *, resumed: bool) -> None:
+    if resumed:
+        events.append(log.Resumed(note="The benchmark goes on with the first episode that has no end."))
+        return
+    options = {"plan": asdict(plan), "settings": settings.model_dump(mode="json")}
+    events.append(
+        log.RunStarted(
+            run=events.folder.name,
+            pilotfish=__version__,
+            command="bench",
+            model=model_name(settings),
+            attention=settings.attention,
+            options=options,
+        )
+    )
+
+
+def _playable(slot: Slot, told: Progress) -> bool:
+    reason = skip_reason(slot.task)
+    if reason is not None:
+        told(f"skipped: {reason}")
+    return reason is None
+
+
+async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
+    """Play a slot; when its sandbox broke, once more in a fresh one, because that says nothing of the
+    model.
+    """
+    shared = slot.task.environment.kind == "miniwob"
+    watching = _BLIND if slot.baseline else None
+    for retries_left in (1, 0):
+        environment = environment_for(slot.task)
+        job = Job(
+            slot.number,
+            slot.task.name,
+            environment,
+            slot.task.tools,
+            slot.task.limits,
+            slot.seed,
+            shared=shared,
+        )
+        outcome = await player.play(job, model, watching=watching)
+        if outcome.end != "sandbox_error" or not retries_left:
+            break
+    return outcome
+
+
+def _line(slot: Slot, outcome: Outcome) -> str:
+    who = RANDOM if slot.baseline else "model"
+    verdict = "passed" if outcome.grade.passed else f"failed ({outcome.end})"
+    return (
+        f"{slot.task.name} seed {slot.seed} {who}: {verdict}, {outcome.steps} steps, {outcome.seconds:.1f} s"
+    )
+
+
+def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
+    """The newest run folder of the same plan, model and attention that has not finished; None if there is
+    none.
+    """
+    if not settings.record_dir.is_dir():
+        return None
+    for folder in sorted(settings.record_dir.iterdir(), reverse=True):
+        if not (folder / log.EVENTS).is_file():
+            continue
+        run = log.read_run(folder)
+        first = next((event for event in run.events if isinstance(event, log.RunStarted)), None)
+        if first is None or first.command != "bench":
+            continue
+        asked = (plan, model_name(settings), settings.attention)
+        if (plan_of(first), first.model, first.attention) == asked:
+            return folder if run.ended is None or run.ended.status != "finished" else None
+    return None
+
+
+def terminal_progress(total: int) -> Progress:
+    """Shows lines on standard error: one that is rewritten on a terminal, one each elsewhere."""
+    in_place = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    count = 0
+
+    def show(line: str) -> None:
+        nonlocal count
+        count += 1
+        text = visible(f"[{count}/{total}] {line}", one_line=True)
+        print(
+            f"\r\x1b[2K{text[:110]}" if in_place else text,
+            end="" if in_place else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return show

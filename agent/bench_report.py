@@ -1,0 +1,134 @@
+"""What a benchmark run measured, read from its log alone: rates, times, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pilotfish.agent import events as log
+from pilotfish.agent.solution import RANDOM
+from pilotfish.agent.stats import percentile, wilson
+from pilotfish.tasks.miniwob_tasks import SUITE
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured. `tasks` are ids for MiniWoB++ and `suite/id` otherwise."""
+
+    suite: str
+    tasks: tuple[str, ...]
+    episodes: int
+    seed: int
+    limits: Literal["classic", "untimed"] = "untimed"
+    baseline: bool = False
+
+
+def episode_key(group: Sequence[log.Event]) -> tuple[str, int | None, bool]:
+    """Task, seed and whether random clicks played it: what tells the episodes of a plan apart."""
+    start = group[0]
+    assert isinstance(start, log.EpisodeStarted)
+    return start.task, start.seed, start.model == RANDOM
+
+
+def plan_of(started: log.RunStarted) -> Plan:
+    """The plan a benchmark run was started with."""
+    options = dict(started.options["plan"])
+    return Plan(**options | {"tasks": tuple(options["tasks"])})
+
+
+def report(run: log.RunLog) -> dict[str, Any]:
+    """What `--json` prints: rates and times per task, read from the run's log alone."""
+    started = run.started
+    plan = plan_of(started)
+    groups: dict[tuple[str, int | None, bool], Sequence[log.Event]] = {
+        episode_key(group): group for group in run.episodes() if log.has_ended(group)
+    }
+    rows = []
+    for name in plan.tasks:
+        full = f"{SUITE}/{name}" if plan.suite == SUITE else name
+        mine = [group for key, group in groups.items() if key[0] == full and not key[2]]
+        if not mine:
+            continue
+        row = {"task": name, **_row(mine)}
+        if plan.baseline:
+            theirs = [group for key, group in groups.items() if key[0] == full and key[2]]
+            row["baseline_success"] = _row(theirs)["success"]
+        rows.append(row)
+    result = {
+        "suite": plan.suite,
+        "model": started.model,
+        "attention": started.attention,
+        "limits": plan.limits,
+        "tasks": rows,
+        "mean_success": _mean([row["success"] for row in rows]),
+        "run": started.run,
+        "folder": str(run.folder),
+        "complete": run.ended is not None and run.ended.status == "finished",
+    }
+    if plan.baseline:
+        result["baseline_mean_success"] = _mean([row["baseline_success"] for row in rows])
+    return result
+
+
+def _row(groups: Sequence[Sequence[log.Event]]) -> dict[str, Any]:
+    ends = [event for group in groups for event in group if isinstance(event, log.EpisodeEnded)]
+    passed = sum(end.passed for end in ends)
+    low, high = wilson(passed, len(ends))
+    seconds = [value for group in groups for value in seconds_per_step(group)]
+    return {
+        "episodes": len(ends),
+        "success": passed / len(ends) if ends else 0.0,
+        "ci_low": low,
+        "ci_high": high,
+        "steps": _mean([float(end.steps) for end in ends]),
+        "seconds_per_step_p50": round(percentile(seconds, 0.5), 4),
+        "seconds_per_step_p95": round(percentile(seconds, 0.95), 4),
+    }
+
+
+def seconds_per_step(group: Sequence[log.Event]) -> list[float]:
+    """Wall seconds from the end of one step to the end of the next, the first one from the model's first
+    look.
+    """
+    seconds = []
+    last_s, last_step = group[0].t, 0
+    for event in group:
+        if isinstance(event, log.Resulted) and event.step != last_step:
+            seconds.append(event.t - last_s)
+            last_s, last_step = event.t, event.step
+        elif isinstance(event, log.Resumed):
+            last_s = event.t
+    return seconds
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def table(result: dict[str, Any]) -> str:
+    """The report as a table of plain text."""
+    baseline = "baseline_mean_success" in result
+    head = ["task", "n", "success", "95 % interval", "steps", "s/step p50", "p95"]
+    rows = [head + (["random clicks"] if baseline else [])]
+    for row in result["tasks"]:
+        cells = [
+            row["task"],
+            str(row["episodes"]),
+            f"{row['success']:.0%}",
+            f"{row['ci_low']:.0%} to {row['ci_high']:.0%}",
+            f"{row['steps']:.1f}",
+            f"{row['seconds_per_step_p50']:.2f}",
+            f"{row['seconds_per_step_p95']:.2f}",
+        ]
+        rows.append(cells + ([f"{row['baseline_success']:.0%}"] if baseline else []))
+    mean = ["mean", "", f"{result['mean_success']:.1%}", "", "", "", ""]
+    rows.append(mean + ([f"{result['baseline_mean_success']:.1%}"] if baseline else []))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(map(len, lines)))
+    lines.insert(-1, lines[1])
+    return "\n".join(lines)

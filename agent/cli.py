@@ -1,0 +1,433 @@
+"""The command `pilotfish`. Each command is read here and done elsewhere; heavy modules load when one runs.
+
+Standard output carries the result, and with `--json` exactly one JSON object. Everything else goes to
+standard error. The exit status is 0 on success only, 2 when the command itself was wrong, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pilotfish.agent.settings import Settings
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="pilotfish",
+    help="A computer-use and coding agent that runs MiniMax-M3 inside its own process.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure a model on many tasks.", rich_markup_mode=None)
+model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
+app.add_typer(bench_app, name="bench")
+app.add_typer(model_app, name="model")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="nano (ships with pilotfish), a checkpoint folder, or solution (plays the task's own)."
+    ),
+]
+Attention = Annotated[
+    str | None, typer.Option(help="sparse (M3's own) or dense (attends to every key, for comparison).")
+]
+RecordDir = Annotated[Path | None, typer.Option(help="Where run folders are made. Default: runs.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Calls per episode. Default: the task's own limit.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Seconds per episode. Default: the task's own limit.")]
+Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
+Thinking = Annotated[str | None, typer.Option(help="enabled, disabled or adaptive.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
+Run = Annotated[Path, typer.Argument(help="The folder of a run, such as runs/20261129-120000-ab12cd.")]
+
+
+def main() -> None:
+    """The entry point: runs the command and turns every failure into one sentence and an exit status."""
+    try:
+        app()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except Exception as error:
+        sys.exit(_explain(error))
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong on standard error; returns the exit status."""
+    from pilotfish.agent.events import LogError
+    from pilotfish.agent.recorder import CaptureError
+    from pilotfish.agent.settings import SettingsError
+    from pilotfish.agent.show import say
+    from pilotfish.model.protocol import ModelError
+    from pilotfish.sandbox import SandboxError
+    from pilotfish.tasks.reader import TaskError
+
+    if isinstance(error, SettingsError | TaskError):
+        say(f"pilotfish: {error}", sys.stderr)
+        return USAGE
+    if isinstance(error, LogError | ModelError | SandboxError | CaptureError):
+        say(f"pilotfish: {error}", sys.stderr)
+        return FAILED
+    with tempfile.NamedTemporaryFile("w", prefix="pilotfish-", suffix=".txt", delete=False) as file:
+        traceback.print_exception(error, file=file)
+    kind = type(error).__name__
+    say(f"pilotfish: An unexpected {kind} stopped the command; its traceback is in {file.name}.", sys.stderr)
+    return FAILED
+
+
+def _settings(**flags: Any) -> Settings:
+    from pilotfish.agent.settings import load_settings
+
+    return load_settings(flags)
+
+
+def _print(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
+    from pilotfish.agent.show import say
+
+    if as_json:
+        print(json.dumps(result))
+    else:
+        for line in lines:
+            say(line)
+
+
+def _narrator(as_json: bool) -> Any:
+    from pilotfish.agent.show import Narrator
+
+    return Narrator(sys.stderr if as_json else sys.stdout)
+
+
+def _asker(as_json: bool) -> Any:
+    """Asks on the terminal where there is one; None where nobody can answer."""
+    from pilotfish.agent.show import ask_on_terminal
+
+    return ask_on_terminal if sys.stdin.isatty() and sys.stderr.isatty() and not as_json else None
+
+
+def _finish_run(result: dict[str, Any], as_json: bool) -> None:
+    _print(result, as_json, [f"log   {result['folder']}"])
+    if result["end"] == "stopped":
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(0 if result["passed"] else FAILED)
+
+
+@app.command()
+def run(
+    task: Annotated[
+        str | None, typer.Argument(help="A task that ships, as suite/id, or the path of a task file.")
+    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="What to do, instead of a task.")] = None,
+    workspace: Annotated[
+        Path | None, typer.Option(help="With --instruction: the folder to work in. Default: a fresh one.")
+    ] = None,
+    desktop: Annotated[
+        bool, typer.Option("--desktop", help="With --instruction: give it a desktop.")
+    ] = False,
+    tools: Annotated[
+        str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit,index.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    max_seconds: MaxSeconds = None,
+    temperature: Temperature = None,
+    thinking: Thinking = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Do one task in a fresh sandbox, and record every step.
+
+    The model watches the sandbox's screen and acts with its tools; nothing runs on this machine itself. The
+    run's folder holds the log and the frames; `pilotfish replay` shows it, `pilotfish resume` goes on with
+    it. The exit status is 0 only if the task was solved.
+
+    Examples:
+
+      pilotfish run web/sign-in
+
+      pilotfish run my-task.yaml --model ~/models/MiniMax-M3
+
+      pilotfish run --instruction "Mend the failing test." --workspace ~/project
+    """
+    if (task is None) == (instruction is None):
+        raise typer.BadParameter("give either a TASK or --instruction")
+    if task is not None and (workspace or desktop or tools):
+        raise typer.BadParameter(
+            "--workspace, --desktop and --tools go with --instruction; a task file has its own"
+        )
+    from pilotfish.agent.run import Target, run_target
+
+    settings = _settings(
+        model=model,
+        attention=attention,
+        record_dir=record_dir,
+        max_steps=max_steps,
+        max_seconds=max_seconds,
+        temperature=temperature,
+        thinking=thinking,
+        yes=yes or None,
+    )
+    target = Target(
+        task=_absolute(task),
+        instruction=instruction,
+        workspace=str(workspace.absolute()) if workspace else None,
+        desktop=desktop,
+        tools=tuple(name.strip() for name in tools.split(",") if name.strip()) if tools else (),
+        seed=seed,
+    )
+    result = asyncio.run(run_target(target, settings, ask=_asker(as_json), on_event=_narrator(as_json)))
+    _finish_run(result, as_json)
+
+
+def _absolute(task: str | None) -> str | None:
+    """A task file by its absolute path, so that the run can be resumed from anywhere."""
+    return str(Path(task).absolute()) if task is not None and Path(task).exists() else task
+
+
+@app.command()
+def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
+    """Go on with a run that was killed or stopped.
+
+    Finished steps are kept. A call that was running when the run was killed is shown to the model as an
+    unknown outcome and is not repeated. Where a screen cannot be brought back, the episode starts again and
+    the log keeps both. A benchmark goes on with the first episode that has no end.
+    """
+    from pilotfish.agent.events import read_run
+    from pilotfish.agent.show import say
+
+    found = read_run(folder)
+    for warning in found.warnings:
+        say(warning, sys.stderr)
+    started = found.started
+    if found.ended is not None and found.ended.status == "finished":
+        say(f"pilotfish: The run {started.run} has finished; there is nothing to resume.", sys.stderr)
+        raise typer.Exit(USAGE)
+    saved = dict(started.options.get("settings", {}))
+    settings = _settings(**saved | ({"yes": True} if yes else {}))
+    if started.command == "bench":
+        from pilotfish.agent.bench_report import plan_of
+
+        _bench(plan_of(started), settings, folder, as_json)
+    from pilotfish.agent.run import resume_target
+
+    result = asyncio.run(resume_target(found, settings, ask=_asker(as_json), on_event=_narrator(as_json)))
+    _finish_run(result, as_json)
+
+
+def _bench(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -> None:
+    from pilotfish.agent.bench import run_bench, slots, terminal_progress
+    from pilotfish.agent.bench_report import table
+
+    progress = terminal_progress(sum(1 for _ in slots(plan)))
+    result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress))
+    print(file=sys.stderr)
+    _print(result, as_json, [table(result), f"log   {result['folder']}"])
+    raise typer.Exit(0 if result["complete"] else INTERRUPTED)
+
+
+def _start_bench(plan: Any, settings: Settings, resume: bool, as_json: bool) -> None:
+    from pilotfish.agent.bench import find_unfinished
+
+    _bench(plan, settings, find_unfinished(plan, settings) if resume else None, as_json)
+
+
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same measurement.")
+]
+
+
+@bench_app.command("miniwob")
+def bench_miniwob(
+    tasks: Annotated[str, typer.Option(help="Tasks by name, as click-test,enter-text. Default: all.")] = "",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 10,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="First seed. Default: the first one that training never used.")
+    ] = None,
+    limits: Annotated[
+        str, typer.Option(help="untimed, or classic: the page's own clock, 10 s in most tasks.")
+    ] = "untimed",
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also play random clicks, as a baseline.")
+    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Print the names of the tasks and end.")] = False,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    temperature: Temperature = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model on MiniWoB++, from pixels alone, in the sandbox.
+
+    Prints for each task the share of episodes that the page rewarded, with a 95 % Wilson interval, the
+    steps, and the wall-clock seconds per step (median and 95th percentile). The exit status is 0 if the
+    measurement is complete, however the model did.
+    """
+    from pilotfish.agent.bench import plan_miniwob
+    from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
+
+    if listing:
+        lines = [f"{name}{'  (held out)' if name in HELD_OUT else ''}" for name in MINIWOB_TASKS]
+        _print({"tasks": list(MINIWOB_TASKS), "held_out": sorted(HELD_OUT)}, as_json, lines)
+        return
+    if limits not in ("classic", "untimed"):
+        raise typer.BadParameter(f"--limits is '{limits}'; choose classic or untimed")
+    settings = _settings(
+        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+    )
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    plan = plan_miniwob(names, episodes=episodes, seed=seed, limits=limits, baseline=baseline)
+    _start_bench(plan, settings, resume, as_json)
+
+
+@bench_app.command("tasks")
+def bench_tasks(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(help="Suites that ship, or folders of task files. Default: all that ship."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    temperature: Temperature = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model on suites of task files.
+
+    With `--model solution` the reference solutions are played, which shows that every task can be done.
+    """
+    from pilotfish.agent.bench import plan_tasks
+
+    settings = _settings(
+        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+    )
+    _start_bench(plan_tasks(suites or [], episodes=episodes), settings, resume, as_json)
+
+
+@app.command()
+def replay(
+    folder: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write. Default: replay.html in the run's folder.")
+    ] = None,
+    episode: Annotated[int | None, typer.Option(help="Only this episode of a benchmark.")] = None,
+    atif: Annotated[
+        Path | None, typer.Option(help="Write an ATIF v1.8 trajectory to this file instead of a page.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained page that replays a run, and print its path.
+
+    The page needs no network. The arrow keys walk through steps and frames, space plays.
+    """
+    from pilotfish.agent.events import LogError, read_run
+    from pilotfish.agent.replay import write_replay
+    from pilotfish.agent.show import say
+
+    found = read_run(folder)
+    for warning in found.warnings:
+        say(warning, sys.stderr)
+    if atif is not None:
+        from pilotfish.agent.atif import to_atif
+
+        document = json.dumps(to_atif(found, episode), indent=1)
+        try:
+            atif.write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            raise LogError(f"Cannot write {atif} ({error.strerror}); choose another file.") from error
+        path = atif
+    else:
+        path = write_replay(found, out, episodes=None if episode is None else [episode])
+    _print({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
+
+
+@app.command()
+def doctor(model: ModelName = None, record_dir: RecordDir = None, as_json: Json = False) -> None:
+    """Check every piece that a run needs, and say how to mend what is missing.
+
+    The exit status is 0 if everything that is needed works; a GPU and the MiniWoB++ pages are optional.
+    """
+    from pilotfish.agent.doctor import OPTIONAL, examine
+
+    pieces = examine(_settings(model=model, record_dir=record_dir))
+    lines = []
+    for piece in pieces:
+        mark = "ok     " if piece.ok else ("absent " if piece.name in OPTIONAL else "MISSING")
+        mend = f"; {piece.mend}" if piece.mend and not piece.ok else ""
+        lines.append(f"{mark} {piece.name}: {piece.detail}{mend}")
+    good = all(piece.ok or piece.name in OPTIONAL for piece in pieces)
+    found = [
+        {"name": p.name, "ok": p.ok, "needed": p.name not in OPTIONAL, "detail": p.detail, "mend": p.mend}
+        for p in pieces
+    ]
+    _print({"ok": good, "pieces": found}, as_json, lines)
+    raise typer.Exit(0 if good else FAILED)
+
+
+@model_app.command("info")
+def model_info(
+    path: Annotated[str, typer.Argument(help="nano, or the folder of a checkpoint.")] = "nano",
+    as_json: Json = False,
+) -> None:
+    """Describe a checkpoint: sizes, layers, tokenizer, memory."""
+    from pilotfish.model.info import describe
+
+    facts = describe(path)
+    _print(facts, as_json, [f"{name}: {value}" for name, value in facts.items()])
+
+
+@app.command()
+def demo(
+    model: ModelName = None, attention: Attention = None, record_dir: RecordDir = None, as_json: Json = False
+) -> None:
+    """Watch the model that ships solve a small task on a real page, then open the replay.
+
+    Runs in the sandbox and prints every step; afterwards it writes the replay page and prints its path. The
+    exit status is 0 only if the task was solved.
+    """
+    from pilotfish.agent.events import read_run
+    from pilotfish.agent.replay import write_replay
+    from pilotfish.agent.run import DEMO_TASK, Target, run_target
+
+    settings = _settings(model=model, attention=attention, record_dir=record_dir)
+    result = asyncio.run(
+        run_target(Target(task=DEMO_TASK), settings, on_event=_narrator(as_json), command="demo")
+    )
+    result["replay"] = str(write_replay(read_run(Path(result["folder"]))))
+    if not as_json:
+        _print(result, False, [f"page  {result['replay']}"])
+    _finish_run(result, as_json)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the version."""
+    from pilotfish import __version__
+
+    _print({"version": __version__}, as_json, [__version__])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""`pilotfish doctor`: every piece a run needs, whether it works here, and the command that mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pilotfish.agent.settings import Settings
+from pilotfish.sandbox import Piece, check
+
+OPTIONAL = frozenset({"GPU", "MiniWoB++ pages"})
+"""Pieces without which the rest still works."""
+
+
+def examine(settings: Settings) -> list[Piece]:
+    """Look at every piece, in the order in which a run needs them."""
+    return [
+        _python(),
+        *_packages(),
+        _gpu(),
+        *check(),
+        *_display(),
+        _checkpoint(settings),
+        _pages(),
+        _record_dir(settings.record_dir),
+    ]
+
+
+def _python() -> Piece:
+    return Piece(
+        "Python", sys.version_info >= (3, 11), platform.python_version(), "install Python 3.11 or newer"
+    )
+
+
+def _packages() -> Iterator[Piece]:
+    for name in ("torch", "mss", "python-xlib", "playwright"):
+        try:
+            yield Piece(name, True, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Piece(name, False, "missing", f"pip install {name}")
+
+
+def _gpu() -> Piece:
+    try:
+        import torch
+    except ImportError:
+        return Piece("GPU", False, "torch is missing", "pip install torch")
+    if torch.cuda.is_available():
+        return Piece("GPU", True, torch.cuda.get_device_name())
+    return Piece("GPU", False, "none; models run on the processor", "")
+
+
+def _display() -> Iterator[Piece]:
+    """What a display of the sandbox offers, tried for real where there is a sandbox."""
+    import asyncio
+
+    from pilotfish.agent.damage import XDamageWatcher
+    from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+
+    async def try_it() -> Piece:
+        async with Sandbox.open(SandboxSpec(width=64, height=64)) as box:
+            try:
+                XDamageWatcher(box.display.name).close()
+            except LookupError:
+                mend = "none needed; frames are compared instead, which costs more"
+                return Piece("display", True, f"no XDamage ({mend})")
+            return Piece("display", True, "Xvfb, openbox and XDamage work")
+
+    try:
+        yield asyncio.run(try_it())
+    except SandboxError as error:
+        yield Piece("display", False, "the sandbox cannot show one", str(error))
+
+
+def _checkpoint(settings: Settings) -> Piece:
+    from pilotfish.model.info import checkpoint_folder
+
+    from pilotfish.model.protocol import ModelError
+
+    if settings.model == "solution":
+        return Piece("checkpoint", True, "none needed: the model is a task's own solution")
+    try:
+        return Piece("checkpoint", True, str(checkpoint_folder(settings.model)))
+    except ModelError as error:
+        return Piece("checkpoint", False, settings.model, str(error))
+
+
+def _pages() -> Piece:
+    found = importlib.util.find_spec("miniwob") is not None
+    return Piece(
+        "MiniWoB++ pages", found, "installed" if found else "missing", "" if found else "pip install miniwob"
+    )
+
+
+def _record_dir(folder: Path) -> Piece:
+    home = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return Piece("run folder", True, str(folder.absolute()))
+    except OSError as error:
+        mend = "choose another one with --record-dir"
+        return Piece("run folder", False, f"{folder.absolute()} ({error.strerror})", mend)

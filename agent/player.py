@@ -1,0 +1,138 @@
+"""Plays episodes one after another: opens their sandboxes, gives them tools and limits, closes what they
+used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.events import EventLog
+from pilotfish.agent.limits import Budget
+from pilotfish.agent.loop import Episode, Outcome, Watching
+from pilotfish.agent.policy import Policy
+from pilotfish.agent.resume import Standing
+from pilotfish.agent.settings import Settings
+from pilotfish.model.protocol import Limits, Model
+from pilotfish.sandbox import Sandbox
+from pilotfish.tasks.environment import Environment
+from pilotfish.tasks.format import Limits as TaskLimits
+from pilotfish.tools import make_tools
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to play.
+
+    workspace: a folder of the host that keeps the episode's files; None is a private one that goes with the
+    sandbox.
+    shared: whether the sandbox may serve the next job of the same spec too.
+    """
+
+    number: int
+    task: str
+    environment: Environment
+    tools: Sequence[str]
+    limits: TaskLimits
+    seed: int | None = None
+    workspace: Path | None = None
+    shared: bool = False
+
+
+class Player:
+    """Plays jobs with one log and one policy. Use as an async context manager."""
+
+    def __init__(self, settings: Settings, events: EventLog, policy: Policy, stop: asyncio.Event) -> None:
+        self._settings = settings
+        self._events = events
+        self._policy = policy
+        self._stop = stop
+        self._box: Sandbox | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close_box()
+
+    async def play(
+        self,
+        job: Job,
+        model: Model,
+        *,
+        resumed: Standing | None = None,
+        watching: Watching | None = None,
+    ) -> Outcome:
+        """Play one job to its end. Raises `SandboxError` when there is no sandbox to play in, and
+        `LogError`.
+        """
+        box = await self._box_for(job)
+        settings = self._settings
+        episode = Episode(
+            number=job.number,
+            task=job.task,
+            environment=job.environment,
+            box=box,
+            tools=make_tools(job.tools),
+            model=model,
+            events=self._events,
+            policy=self._policy,
+            budget=Budget(
+                steps=settings.max_steps or job.limits.steps,
+                seconds=settings.max_seconds or job.limits.seconds,
+                tokens=settings.max_tokens or job.limits.tokens,
+            ),
+            stop=self._stop,
+            seed=job.seed,
+            sampling=sampling(settings, job.seed),
+            watching=watching or Watching(settings.quiet_ms, settings.settle_cap_s),
+            conversation=new_conversation(settings),
+            resumed=resumed,
+        )
+        try:
+            outcome = await episode.run()
+        except BaseException:
+            await self._close_box()
+            raise
+        if not job.shared or outcome.end == "sandbox_error":
+            await self._close_box()
+        return outcome
+
+    async def _box_for(self, job: Job) -> Sandbox:
+        spec = job.environment.sandbox_spec()
+        if job.workspace is not None:
+            spec = replace(spec, workspace=job.workspace)
+        if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):
+            await self._close_box()
+        if self._box is None:
+            self._box = await Sandbox.start(spec)
+        return self._box
+
+    async def _close_box(self) -> None:
+        box, self._box = self._box, None
+        if box is not None:
+            await box.close()
+
+
+def new_conversation(settings: Settings) -> Conversation:
+    """An empty conversation with the settings' pruning."""
+    return Conversation(max_clips=settings.max_clips, block=settings.clip_block)
+
+
+def sampling(settings: Settings, seed: int | None) -> Limits:
+    """The bounds of one answer."""
+    return Limits(
+        max_tokens=settings.answer_tokens,
+        max_seconds=settings.answer_seconds,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        seed=seed,
+        thinking=settings.thinking,
+    )

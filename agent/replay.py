@@ -1,0 +1,167 @@
+"""One self-contained page that replays a run: frames with the actions drawn on them, and every word said.
+
+Everything of the run travels as data, in one JSON block whose `<` are escaped, and the page puts it on the
+screen as text only; a content security policy forbids it the network.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pilotfish.agent import events as log
+
+_TEMPLATE = Path(__file__).with_name("replay_page.html")
+_DATA_MARK = "{}/*run*/"
+PAGE = "replay.html"
+
+
+def write_replay(run: log.RunLog, path: Path | None = None, *, episodes: Sequence[int] | None = None) -> Path:
+    """Write the page of a run, by default beside its log, and return its path.
+
+    episodes: which ones to show, by number; None shows all. Raises `log.LogError` when the page cannot be
+    written.
+    """
+    path = run.folder / PAGE if path is None else path
+    html = build_page(run, episodes=episodes)
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise log.LogError(
+            f"Cannot write {path} ({error.strerror}); choose another file with --out."
+        ) from error
+    return path
+
+
+def build_page(run: log.RunLog, *, episodes: Sequence[int] | None = None) -> str:
+    """The page as text."""
+    wanted = None if episodes is None else set(episodes)
+    groups = [group for group in run.episodes() if wanted is None or _number(group) in wanted]
+    shown = [_episode(group) for group in groups]
+    used = {name for episode in shown for step in episode["steps"] for name in step["frames"]}
+    data = {
+        "run": run.started.run,
+        "model": run.started.model,
+        "command": run.started.command,
+        "on_host": run.started.on_host,
+        "status": run.ended.status if run.ended else "open",
+        "episodes": shown,
+        "frames": _embedded(run.frames, used),
+        "warnings": list(run.warnings),
+    }
+    text = json.dumps(data).replace("<", "\\u003c")
+    before, after = _TEMPLATE.read_text(encoding="utf-8").split(_DATA_MARK)
+    return before + text + after
+
+
+def _number(group: Sequence[log.Event]) -> int:
+    start = group[0]
+    assert isinstance(start, log.EpisodeStarted)
+    return start.episode
+
+
+def _embedded(store: log.FrameStore, names: Iterable[str]) -> dict[str, str]:
+    """Data URIs of the frames that are there; one that is missing shows as a gap."""
+    found = {}
+    for name in sorted(names):
+        path = store.path(name)
+        if path.is_file():
+            found[name] = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
+    return found
+
+
+def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
+    """An episode as the page reads it: what it was, and one entry per thing to look at."""
+    start = group[0]
+    assert isinstance(start, log.EpisodeStarted)
+    steps: list[dict[str, Any]] = [
+        _entry("start", f"{start.task}", start.clip, [], notes=[["instruction", start.instruction]])
+    ]
+    replies: dict[int, log.Answered] = {}
+    for event in group[1:]:
+        match event:
+            case log.Answered(kept=True):
+                replies[event.step] = event
+            case log.Answered():
+                steps.append(_entry("retry", "sampled again", None, steps[-1]["frames"], notes=_said(event)))
+            case log.Told():
+                steps[-1]["notes"].append(["told", event.text])
+            case log.Resulted():
+                steps.append(_result(event, replies.get(event.step), steps[-1]["frames"]))
+            case log.Resumed():
+                steps.append(
+                    _entry("resumed", "resumed", None, steps[-1]["frames"], notes=[["note", event.note]])
+                )
+            case log.EpisodeEnded():
+                notes = [["answer", event.answer], ["reason", event.reason]]
+                title = f"{event.end}: {'passed' if event.passed else 'not passed'}, score {event.score:g}"
+                entry = _entry("end", title, None, steps[-1]["frames"], notes=notes)
+                steps.append(entry | {"ok": event.passed})
+    return {
+        "episode": start.episode,
+        "task": start.task,
+        "seed": start.seed,
+        "screen": list(start.screen or (1, 1)),
+        "steps": steps,
+    }
+
+
+def _result(event: log.Resulted, reply: log.Answered | None, before: Sequence[str]) -> dict[str, Any]:
+    call = next((call for call in reply.calls if call.id == event.call_id), None) if reply else None
+    notes = _said(reply) if reply else []
+    if call is not None:
+        notes.append(["call", f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}"])
+    notes.append(["result", event.text])
+    title = _title(call) if call else "call"
+    entry = _entry("step", title, event.clip, before, notes=notes)
+    arguments = call.arguments if call else {}
+    marks = {name: arguments[name] for name in _MARKS if name in arguments}
+    usage = reply.usage if reply else log.UsageData()
+    return entry | {
+        "step": event.step,
+        "ok": event.ok,
+        "marks": marks,
+        "seconds": round((reply.seconds if reply else 0.0) + event.seconds, 3),
+        "tokens": [usage.input_tokens, usage.cached_tokens, usage.output_tokens],
+    }
+
+
+# The arguments that the page draws on the frame.
+_MARKS = (
+    "action",
+    "coordinate",
+    "start_coordinate",
+    "region",
+    "text",
+    "scroll_direction",
+    "scroll_amount",
+)
+
+
+def _title(call: log.CallData) -> str:
+    action = call.arguments.get("action") or call.arguments.get("command") or ""
+    return f"{call.name} {str(action)[:60]}".strip()
+
+
+def _said(reply: log.Answered) -> list[list[str]]:
+    pairs = [["thinking", reply.reasoning or ""], ["text", reply.text]]
+    return [pair for pair in pairs if pair[1]]
+
+
+def _entry(
+    kind: str, title: str, clip: log.ClipData | None, before: Sequence[str], *, notes: list[list[str]]
+) -> dict[str, Any]:
+    """One thing to look at. Without a clip of its own it shows the last frame there was."""
+    return {
+        "kind": kind,
+        "title": title,
+        "frames": list(clip.frames) if clip else list(before[-1:]),
+        "times": list(clip.times_s) if clip else [],
+        "word": clip.word if clip else "",
+        "notes": [pair for pair in notes if pair[1]],
+        "marks": {},
+        "ok": True,
+    }

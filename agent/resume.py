@@ -1,0 +1,95 @@
+"""Where a killed episode stood, read from its log.
+
+A finished step is kept. A call that was running when the run was killed is told as an unknown outcome and
+is not repeated. An answer whose call had not begun is forgotten: the model is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pilotfish.agent import events as log
+from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.prompt import NOT_EXECUTED, UNKNOWN_OUTCOME, developer_turn, first_turn, tool_turn
+from pilotfish.model.protocol import Clip, Image, Message, ToolCall
+
+
+@dataclass
+class Standing:
+    """An episode up to where it broke off.
+
+    closing: results that must be told for the last answer before the model is asked again: call and text.
+    """
+
+    conversation: Conversation
+    used_steps: int = 0
+    used_tokens: int = 0
+    unknown_call: log.CallData | None = None
+    closing: list[tuple[log.CallData, str]] = field(default_factory=list)
+
+
+def standing(group: Sequence[log.Event], frames: log.FrameStore, conversation: Conversation) -> Standing:
+    """Rebuild an episode from its records into an empty conversation. Raises `log.LogError` for a lost
+    frame.
+    """
+    start = group[0]
+    assert isinstance(start, log.EpisodeStarted)
+    here = Standing(conversation)
+    conversation.append(developer_turn())
+    conversation.append(first_turn(start.instruction, _clip(start.clip, frames)))
+    answer: log.Answered | None = None
+    told: set[str] = set()
+    begun: log.CallData | None = None
+    for event in group[1:]:
+        match event:
+            case log.Answered():
+                here.used_tokens += event.usage.output_tokens
+                if event.kept and event.calls:
+                    answer, told, begun = event, set(), None
+            case log.Intended():
+                begun = event.call
+            case log.Resulted() if answer is not None:
+                if not told:
+                    here.used_steps += 1
+                    conversation.append(_assistant(answer))
+                told.add(event.call_id)
+                conversation.append(_tool(event, frames))
+    if answer is not None and (told or begun):
+        _close(here, answer, told, begun)
+    return here
+
+
+def _close(here: Standing, answer: log.Answered, told: set[str], begun: log.CallData | None) -> None:
+    """Work out what the last answer's calls without a result are to be told."""
+    if not told:
+        here.used_steps += 1
+        here.conversation.append(_assistant(answer))
+    for call in answer.calls:
+        if call.id in told:
+            continue
+        if begun is not None and call.id == begun.id:
+            here.unknown_call = call
+            here.closing.append((call, UNKNOWN_OUTCOME))
+        else:
+            here.closing.append((call, NOT_EXECUTED))
+
+
+def _assistant(answer: log.Answered) -> Message:
+    calls = tuple(ToolCall(call.id, call.name, call.arguments) for call in answer.calls)
+    return Message("assistant", (answer.text,) if answer.text else (), answer.reasoning, calls)
+
+
+def _tool(event: log.Resulted, frames: log.FrameStore) -> Message:
+    image = None if event.image is None else Image(frames.get(event.image))
+    if event.clip is None:
+        return tool_turn(event.text, None, None, image)
+    return tool_turn(event.text, event.clip.word, _clip(event.clip, frames), image)
+
+
+def _clip(data: log.ClipData | None, frames: log.FrameStore) -> Clip | None:
+    if data is None:
+        return None
+    import numpy as np
+
+    return Clip(np.stack([frames.get(name) for name in data.frames]), data.times_s, data.settled)

@@ -1,0 +1,188 @@
+"""`pilotfish run` and `pilotfish resume`: one episode of one task, or of an instruction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pilotfish import __version__
+from pilotfish.agent import events as log
+from pilotfish.agent.freeform import NAME, FreeForm
+from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.player import Job, Player, new_conversation
+from pilotfish.agent.policy import Ask, Policy
+from pilotfish.agent.resume import standing
+from pilotfish.agent.settings import Settings
+from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.tasks.environments import environment_for
+from pilotfish.tasks.format import Limits, Task
+from pilotfish.tasks.load import find_task
+
+DEMO_TASK = "web/pick-button"
+OnEvent = Callable[[log.Event], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to do: a task by name or file, or an instruction with a workspace and perhaps a desktop."""
+
+    task: str | None = None
+    instruction: str | None = None
+    workspace: str | None = None
+    desktop: bool = False
+    tools: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+def policy_of(settings: Settings, ask: Ask | None) -> Policy:
+    """The policy of a run. With `yes` every question is answered so; without a person it is denied."""
+
+    async def agree(text: str) -> bool:
+        return True
+
+    asker = agree if settings.yes else ask
+    return Policy(settings.rules, default=settings.default_verdict, ask=asker)
+
+
+async def run_target(
+    target: Target,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    on_event: OnEvent | None = None,
+    command: str = "run",
+) -> dict[str, Any]:
+    """Play a target in a new run folder and return its report.
+
+    Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
+    """
+    job_for, task = _resolve(target)
+    folder = log.new_run_folder(settings.record_dir)
+    with stop_on_signals() as stop:
+        model = open_model(settings)(task)
+        with log.EventLog(folder, on_event) as events:
+            options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
+            events.append(
+                log.RunStarted(
+                    run=folder.name,
+                    pilotfish=__version__,
+                    command="demo" if command == "demo" else "run",
+                    model=model_name(settings),
+                    attention=settings.attention,
+                    options=json.loads(json.dumps(options)),
+                )
+            )
+            with closing_record(events, stop):
+                async with Player(settings, events, policy_of(settings, ask), stop) as player:
+                    await player.play(job_for(folder), model)
+    return report(log.read_run(folder))
+
+
+async def resume_target(
+    run: log.RunLog, settings: Settings, *, ask: Ask | None = None, on_event: OnEvent | None = None
+) -> dict[str, Any]:
+    """Go on with a run of `run_target` that was killed or stopped, and return its report.
+
+    An episode whose sandbox cannot be brought back starts again; its earlier steps stay in the log.
+    """
+    target = Target(
+        **run.started.options["target"] | {"tools": tuple(run.started.options["target"]["tools"])}
+    )
+    job_for, task = _resolve(target)
+    job = job_for(run.folder)
+    groups = run.episodes()
+    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
+        if groups and log.has_ended(groups[-1]):
+            events.append(log.RunEnded(status="finished"))
+            return report(log.read_run(run.folder))
+        model = open_model(settings)(task)
+        here = None
+        if groups and job.workspace is not None:
+            here = standing(groups[-1], run.frames, new_conversation(settings))
+            events.append(log.Resumed(unknown_call=here.unknown_call, note=_taken_over(here.unknown_call)))
+        else:
+            note = f"The screen of {job.task} cannot be brought back, so the episode starts again."
+            events.append(log.Resumed(note=note))
+        with closing_record(events, stop):
+            async with Player(settings, events, policy_of(settings, ask), stop) as player:
+                await player.play(job, model, resumed=here)
+    return report(log.read_run(run.folder))
+
+
+def _taken_over(unknown: log.CallData | None) -> str:
+    if unknown is None:
+        return "The run goes on after its last finished step."
+    return f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
+
+
+@contextlib.contextmanager
+def closing_record(events: log.EventLog, stop: asyncio.Event) -> Iterator[None]:
+    """Write how the run ended, whatever happens in the block."""
+    try:
+        yield
+    except log.LogError:
+        raise
+    except BaseException as error:
+        status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
+        events.append(log.RunEnded(status=status, reason=str(error) or type(error).__name__))
+        raise
+    events.append(log.RunEnded(status="interrupted" if stop.is_set() else "finished"))
+
+
+def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
+    """How to make the job of a target once its run folder is known, and its task."""
+    if target.task is None:
+        assert target.instruction is not None
+        return lambda folder: _free_job(target, folder), None
+    task = find_task(target.task)
+    if target.seed is not None:
+        task = task.with_seed(target.seed)
+
+    def job(folder: Path) -> Job:
+        keeps_files = task.environment.kind in ("shell", "code")
+        workspace = _workspace(folder) if keeps_files else None
+        seed = target.seed
+        return Job(0, task.name, environment_for(task), task.tools, task.limits, seed, workspace)
+
+    return job, task
+
+
+def _free_job(target: Target, folder: Path) -> Job:
+    workspace = Path(target.workspace) if target.workspace else _workspace(folder)
+    environment = FreeForm(target.instruction or "", workspace, target.desktop)
+    default = ("computer", "shell", "edit") if target.desktop else ("shell", "edit")
+    kept = None if target.desktop else workspace
+    return Job(0, NAME, environment, target.tools or default, Limits(), None, kept)
+
+
+def _workspace(folder: Path) -> Path:
+    path = folder / "workspace"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def report(run: log.RunLog) -> dict[str, Any]:
+    """What `--json` prints for a run, read from its log."""
+    started = run.started
+    ends = [event for event in run.events if isinstance(event, log.EpisodeEnded)]
+    starts = [event for event in run.events if isinstance(event, log.EpisodeStarted)]
+    end = ends[-1] if ends else None
+    return {
+        "run": started.run,
+        "folder": str(run.folder),
+        "task": starts[-1].task if starts else "",
+        "model": started.model,
+        "attention": started.attention,
+        "end": end.end if end else "open",
+        "passed": end.passed if end else False,
+        "score": end.score if end else 0.0,
+        "reason": end.reason if end else "",
+        "answer": end.answer if end else "",
+        "steps": end.steps if end else 0,
+        "seconds": end.seconds if end else 0.0,
+    }

@@ -1,0 +1,111 @@
+"""Every setting, in one class. A file, the environment and the command line's flags set the same fields.
+
+Later ones win: defaults, `~/.config/pilotfish/config.toml`, `./pilotfish.toml`, `PILOTFISH_*` variables,
+flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from pilotfish.agent.policy import Rule, Verdict
+
+FILES = (Path("~/.config/pilotfish/config.toml"), Path("pilotfish.toml"))
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message is one sentence with its name, its value and the mend."""
+
+
+class Settings(BaseSettings):
+    """The settings of a run."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PILOTFISH_", extra="forbid", frozen=True, env_parse_none_str="none"
+    )
+
+    model: str = "nano"
+    """`nano` (the model that ships), the folder of a checkpoint, or `solution` (plays a task's reference
+    solution).
+    """
+    attention: Literal["sparse", "dense"] = "sparse"
+    """`sparse` is M3's own attention; `dense` attends to every key, for comparison."""
+    record_dir: Path = Path("runs")
+    """Where run folders are made."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Calls per episode; unset, the task's own limit."""
+    max_seconds: float | None = Field(default=None, gt=0)
+    """Wall-clock seconds per episode; unset, the task's own limit."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens the model may write per episode; unset, the task's own limit."""
+    answer_tokens: int = Field(default=512, ge=1)
+    """Tokens of one answer."""
+    answer_seconds: float = Field(default=120.0, gt=0)
+    """Seconds of one answer."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0 takes the likeliest token each time."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Share of the probability that is sampled from."""
+    thinking: Literal["enabled", "disabled", "adaptive"] = "disabled"
+    """Whether the model thinks before it answers."""
+    max_clips: int = Field(default=12, ge=2)
+    """Clips kept in the conversation."""
+    clip_block: int = Field(default=8, ge=1)
+    """How many old clips are dropped at once."""
+    quiet_ms: int = Field(default=120, ge=1)
+    """How long nothing must change before the screen counts as settled."""
+    settle_cap_s: float = Field(default=3.0, gt=0)
+    """Seconds after an action at which the screen is shown even if it still moves."""
+    default_verdict: Verdict = "allow"
+    """What happens with a call that no rule names. The sandbox confines it in any case."""
+    rules: tuple[Rule, ...] = ()
+    """Approval rules, each a table with `verdict` and any of `tool`, `action`, `command`."""
+    yes: bool = False
+    """Answer every question of the rules with yes."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags first, then the environment, then the files; the first that names a field wins."""
+        files = [TomlConfigSettingsSource(settings_cls, path.expanduser()) for path in reversed(FILES)]
+        return (init_settings, env_settings, *files)
+
+
+def load_settings(flags: Mapping[str, Any]) -> Settings:
+    """The settings with `flags` over them; a flag that is None was not given.
+
+    Raises `SettingsError` for a value that does not fit, an unknown name or a file that is not TOML.
+    """
+    try:
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"])) or "a setting"
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(sorted(Settings.model_fields))
+            raise SettingsError(f"There is no setting '{name}'; choose from {known}.") from None
+        said = first["msg"].removeprefix("Input ")
+        raise SettingsError(f"The setting {name} is {first['input']!r}, but {said}.") from None
+    except (ValueError, OSError) as error:
+        raise SettingsError(f"A settings file cannot be read ({error}); mend pilotfish.toml.") from None
+    if settings.clip_block >= settings.max_clips:
+        raise SettingsError(
+            f"clip_block is {settings.clip_block}, but must be less than max_clips, {settings.max_clips}."
+        )
+    return settings

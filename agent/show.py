@@ -1,0 +1,77 @@
+"""What a run shows on a terminal: one or two plain lines per step. No markup is parsed, nothing hidden is
+sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import TextIO
+
+from pilotfish.agent import events as log
+from pilotfish.agent.safetext import shortened, visible
+
+WIDTH = 100
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print one message safely; characters the terminal cannot show are spelt out."""
+    stream = sys.stdout if stream is None else stream
+    encoding = stream.encoding or "utf-8"
+    line = visible(text).encode(encoding, "backslashreplace").decode(encoding)
+    print(line, file=stream, flush=True)
+
+
+class Narrator:
+    """Tells the records of a run as they are written."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def __call__(self, event: log.Event) -> None:
+        """Show one record."""
+        for line in _lines(event):
+            say(line, self._stream)
+
+
+def _lines(event: log.Event) -> list[str]:
+    match event:
+        case log.EpisodeStarted():
+            return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
+        case log.Answered():
+            text = f"{event.step:>4}  {shortened(event.text, WIDTH)}"
+            return [text] if event.text.strip() else []
+        case log.Intended():
+            arguments = json.dumps(event.call.arguments, ensure_ascii=False)
+            return [f"{event.step:>4}  {shortened(f'{event.call.name} {arguments}', WIDTH)}"]
+        case log.Resulted():
+            word = f" ({event.clip.word})" if event.clip else ""
+            return [f"      {shortened(event.text, WIDTH)}{word}"]
+        case log.Resumed():
+            return [event.note] if event.note else []
+        case log.EpisodeEnded():
+            verdict = "passed" if event.passed else "not passed"
+            return [
+                f"end   {event.end}, {verdict}, {event.steps} steps, {event.seconds:.1f} s. {event.reason}"
+            ]
+        case _:
+            return []
+
+
+async def ask_on_terminal(text: str) -> bool:
+    """Show what will run and read y or n from the terminal; anything but y or yes is no."""
+    say(text)
+    print("Run this? [y/N] ", end="", flush=True)
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    descriptor = sys.stdin.fileno()
+    loop.add_reader(descriptor, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    # The terminal hands over whole lines, so this does not block.
+    answer = os.read(descriptor, 4096).decode("utf-8", "replace")
+    return answer.strip().lower() in ("y", "yes")

@@ -1,0 +1,279 @@
+"""Whole episodes: a real sandbox, a real page on a real display, and a model that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pilotfish.agent.events import Answered, EpisodeEnded, Intended, Resulted, Told, read_run
+from pilotfish.agent.loop import Episode
+from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.prompt import DEVELOPER, NO_CALL, NOT_EXECUTED
+from pilotfish.model.protocol import (
+    Chunk,
+    Clip,
+    Limits,
+    Message,
+    ModelError,
+    TextChunk,
+    ToolSpec,
+)
+from pilotfish.model.scripted import ScriptedModel
+from pilotfish.tasks.format import Limits as TaskLimits
+from pilotfish.tasks.format import Task
+
+from .conftest import Open, call, turn
+
+YES = call(action="left_click", coordinate=[500, 200], id="yes")
+DONE = call(action="done", id="done")
+
+
+def told(episode: Episode) -> list[Message]:
+    return [message for message in episode.conversation.messages if message.role == "tool"]
+
+
+async def test_a_page_is_clicked_and_graded(web_task: Task, open_episode: Open, tmp_path: Path) -> None:
+    model = ScriptedModel([turn(YES, text="I press it.", reasoning="It is on top."), turn(DONE)])
+    async with open_episode(web_task, model) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.grade.passed, outcome.steps) == ("done", True, 2)
+    first, second = (conversation for conversation, _ in model.requests)
+    developer, user = first
+    assert developer.parts == (DEVELOPER,)
+    assert isinstance(user.parts[0], Clip)
+    assert user.parts[1] == "Press the Yes button."
+    assert second[:2] == first, "the conversation grows at its end only"
+    assistant, tool = second[2:]
+    assert (assistant.reasoning, assistant.parts, assistant.tool_calls) == (
+        "It is on top.",
+        ("I press it.",),
+        (YES,),
+    )
+    text, clip = tool.parts
+    assert text == "ok\nsettled"
+    assert isinstance(clip, Clip)
+    assert np.array_equal(clip.frames[0], user.parts[0].frames[3]), "a clip starts where the last one ended"
+    corner = clip.frames[:, 415, 5].tolist()
+    assert corner[0] == [255, 255, 255]
+    assert corner[3] == [0, 255, 0]
+    run = read_run(tmp_path / "run")
+    kinds = [event.type for event in run.events]
+    assert kinds == [
+        "episode_started",
+        *["answered", "intended", "resulted"] * 2,
+        "episode_ended",
+    ]
+    result = run.events[3]
+    assert isinstance(result, Resulted)
+    assert result.clip is not None
+    assert np.array_equal(run.frames.get(result.clip.frames[3]), clip.frames[3])
+
+
+async def test_a_wrong_click_does_not_pass(web_task: Task, open_episode: Open) -> None:
+    no = call(action="left_click", coordinate=[500, 700])
+    async with open_episode(web_task, [turn(no), turn(DONE)]) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.grade.passed) == ("done", False)
+
+
+async def test_a_shell_task_needs_no_clip_and_ends_with_text(shell_task: Task, open_episode: Open) -> None:
+    script = [turn(call("shell", command="echo done > result.txt")), turn(text="Written.")]
+    async with open_episode(shell_task, script) as episode:
+        outcome = await episode.run()
+        assert not any(isinstance(part, Clip) for m in episode.conversation.messages for part in m.parts)
+    assert (outcome.end, outcome.answer, outcome.grade.passed) == ("answered", "Written.", True)
+
+
+async def test_only_the_first_call_of_a_turn_runs(shell_task: Task, open_episode: Open) -> None:
+    touch = [call("shell", command=f"touch {name}", id=name) for name in ("one", "two", "three")]
+    async with open_episode(shell_task, [turn(*touch), turn(text="Done.")]) as episode:
+        await episode.run()
+        assert sorted(path.name for path in episode.box.workspace.iterdir()) == ["one"]
+        assert [message.parts[0] for message in told(episode)[1:]] == [NOT_EXECUTED] * 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (call("compute", action="done"), "no tool"),
+        (call(action="left_clack_clack"), "left_clack_clack"),
+        (call(action="left_click", coordinate=[500, 2000]), "2000"),
+        (call(action=["left_click"]), "action"),
+        (call(), "missing"),
+    ],
+)
+async def test_a_call_that_makes_no_sense_is_explained(
+    web_task: Task, open_episode: Open, bad: object, says: str
+) -> None:
+    async with open_episode(web_task, [turn(bad), turn(DONE)]) as episode:  # type: ignore[arg-type]
+        outcome = await episode.run()
+        assert says in str(told(episode)[0].parts[0])
+        assert isinstance(told(episode)[0].parts[1], Clip)
+    assert outcome.end == "done"
+
+
+async def test_three_senseless_calls_in_a_row_end_it(
+    shell_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    bad, good = turn(call("nothing")), turn(call("shell", command="true"))
+    async with open_episode(shell_task, [bad, bad, good, bad, bad, bad]) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.steps) == ("format_limit", 5)
+    assert "3 calls in a row" in outcome.reason
+    assert sum(isinstance(event, Intended) for event in read_run(tmp_path / "run").events) == 1
+
+
+async def test_a_reply_without_a_call_is_sampled_again(
+    web_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    model = ScriptedModel([turn(text="Let me see."), turn(reasoning="hm"), turn(DONE)])
+    async with open_episode(web_task, model) as episode:
+        outcome = await episode.run()
+    assert outcome.end == "done"
+    assert [len(conversation) for conversation, _ in model.requests] == [2, 3, 3]
+    assert model.requests[1][0][-1] == Message("user", (NO_CALL,))
+    assert [message.role for message in episode.conversation.messages] == [
+        "developer",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    events = read_run(tmp_path / "run").events
+    assert [event.kept for event in events if isinstance(event, Answered)] == [False, False, True]
+    assert sum(isinstance(event, Told) for event in events) == 2
+
+
+@pytest.mark.parametrize(("text", "end"), [("I am stuck.", "answered"), ("", "format_limit")])
+async def test_a_model_that_makes_no_call_ends(
+    web_task: Task, open_episode: Open, text: str, end: str
+) -> None:
+    async with open_episode(web_task, [turn(text=text)] * 3) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.answer) == (end, text)
+
+
+@pytest.mark.parametrize(
+    ("limits", "end"),
+    [
+        (TaskLimits(steps=2, seconds=60), "step_limit"),
+        (TaskLimits(steps=50, seconds=2), "time_limit"),
+        (TaskLimits(steps=50, seconds=60, tokens=3), "token_limit"),
+    ],
+)
+async def test_limits(shell_task: Task, open_episode: Open, limits: TaskLimits, end: str) -> None:
+    script = [turn(call("shell", command="sleep 0.2"))] * 50
+    async with open_episode(shell_task, script, limits=limits) as episode:
+        outcome = await episode.run()
+    assert outcome.end == end
+    assert not outcome.grade.passed
+
+
+async def test_a_call_that_takes_too_long_is_cut_off(shell_task: Task, open_episode: Open) -> None:
+    limits = TaskLimits(steps=5, seconds=1)
+    async with open_episode(shell_task, [turn(call("shell", command="sleep 30"))], limits=limits) as episode:
+        outcome = await episode.run()
+    assert outcome.end == "time_limit"
+    assert outcome.seconds < 10
+
+
+async def test_a_denied_call_does_not_run(shell_task: Task, open_episode: Open, tmp_path: Path) -> None:
+    policy = Policy([Rule(verdict="deny", command="touch*")])
+    script = [turn(call("shell", command="touch x")), turn(text="I may not.")]
+    async with open_episode(shell_task, script, policy) as episode:
+        await episode.run()
+        assert "denied" in str(told(episode)[0].parts[0])
+        assert not any(episode.box.workspace.iterdir())
+    assert not any(isinstance(event, Intended) for event in read_run(tmp_path / "run").events)
+
+
+async def test_infeasible_is_an_end(web_task: Task, open_episode: Open) -> None:
+    async with open_episode(web_task, [turn(call(action="infeasible"))]) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.grade.passed) == ("infeasible", False)
+
+
+class Broken:
+    """A model that fails in the middle of an answer."""
+
+    name = "broken"
+
+    async def respond(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        stop: asyncio.Event,
+        limits: Limits,
+    ) -> AsyncIterator[Chunk]:
+        yield TextChunk("I will")
+        raise ModelError("The weights are gone; load them again.")
+
+
+async def test_a_model_that_fails_ends_the_episode(
+    shell_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    async with open_episode(shell_task, Broken()) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.reason) == ("model_error", "The weights are gone; load them again.")
+    assert isinstance(read_run(tmp_path / "run").events[-1], EpisodeEnded)
+
+
+def processes_of(box_id: str) -> list[int]:
+    """The host's processes inside a sandbox, by its mark in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if f"PILOTFISH_BOX={box_id}".encode() in environment:
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(box_id: str, program: str) -> None:
+    """Wait until a sandbox runs a program."""
+    while not any(program in Path(f"/proc/{pid}/comm").read_text() for pid in processes_of(box_id)):
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("program", ["Xvfb", "chrom"])
+async def test_a_display_or_browser_that_dies_is_a_typed_end(
+    web_task: Task, open_episode: Open, tmp_path: Path, program: str
+) -> None:
+    def kill(conversation: object, tools: object) -> Message:
+        for pid in processes_of(episode.box.id):
+            if program in Path(f"/proc/{pid}/comm").read_text():
+                os.kill(pid, signal.SIGKILL)
+        return turn(YES)
+
+    async with open_episode(web_task, ScriptedModel(kill), limits=TaskLimits(steps=3, seconds=40)) as episode:
+        outcome = await episode.run()
+    assert not outcome.grade.passed
+    if program == "Xvfb":
+        assert outcome.end == "sandbox_error"
+        assert "display" in outcome.reason
+    events = read_run(tmp_path / "run").events
+    assert isinstance(events[-1], EpisodeEnded)
+    assert isinstance(events[1], Answered)
+
+
+async def test_stopping_takes_less_than_a_second_and_leaves_nothing(
+    shell_task: Task, open_episode: Open
+) -> None:
+    async with open_episode(shell_task, [turn(call("shell", command="sleep 77"))]) as episode:
+        box = episode.box
+        running = asyncio.create_task(episode.run())
+        await asyncio.to_thread(wait_for, box.id, "sleep")
+        episode.stop.set()
+        outcome = await asyncio.wait_for(running, 1.0)
+    assert outcome.end == "stopped"
+    assert processes_of(box.id) == []
