@@ -27,7 +27,7 @@ _MAX_REPLY = 4096
 class Job:
     """One program inside and everything that it started.
 
-    The futures never raise unless the sandbox itself is lost.
+    `started` and `ended` raise `SandboxError` when it cannot start and when the sandbox ends under it.
     """
 
     number: int
@@ -170,8 +170,10 @@ class Link:
         job = self._jobs[message["job"]]
         if event == "started" and not job.started.done():
             job.started.set_result(int(message["pid"]))
-        elif event == "failed" and not job.started.done():
-            job.started.set_exception(_start_error(job, str(message["stage"]), int(message["errno"])))
+        elif event == "failed" and not job.started.done() and not job.ended.done():
+            error = _start_error(job, str(message["stage"]), int(message["errno"]))
+            job.started.set_exception(error)
+            job.ended.set_exception(error)
         elif event == "exit" and not job.ended.done():
             job.ended.set_result(int(message["status"]))
         elif event == "gone":

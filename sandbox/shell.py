@@ -125,8 +125,6 @@ class Shell:
                 self._limits,
             )
             reader.handed_over()
-            await asyncio.shield(job.started)
-            self._fresh = False
             return await self._finish(job, reader, timeout_s)
         except BaseException:
             if job is not None:
@@ -144,6 +142,7 @@ class Shell:
             reader.drain()
             reader.close()
             return ShellResult(reader.output.text, None, True, reader.output.dropped_bytes)
+        self._fresh = False
         reader.drain()
         # What runs on in the background still may print; that is read and forgotten until it ends.
         job.gone.add_done_callback(lambda _: reader.close())

@@ -82,6 +82,8 @@ def _copy_content(source: int, target: int) -> None:
             found = os.stat(name, dir_fd=source, follow_symlinks=False)
             if stat.S_ISLNK(found.st_mode):
                 os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+                times = (found.st_atime_ns, found.st_mtime_ns)
+                os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
             elif stat.S_ISDIR(found.st_mode):
                 _copy_folder(source, target, name)
             elif stat.S_ISREG(found.st_mode):
