@@ -78,7 +78,7 @@ class ChatFormat:
     def __init__(self, tokenizer: Tokenizer, template_text: str, grid_of: GridOf) -> None:
         """`grid_of` counts the patches of a picture or clip; raises `ModelError` for a broken template."""
         self.tokenizer = tokenizer
-        self._template = compile_template(template_text)
+        self.template = compile_template(template_text)
         self._grid_of = grid_of
 
     @classmethod
@@ -140,7 +140,7 @@ class ChatFormat:
             raise ModelError(f"thinking is {thinking!r}; choose one of {', '.join(get_args(Thinking))}")
         veil = Veil()
         rendered = render_template(
-            self._template, conversation, tools, thinking, add_generation_prompt, veil.hide, veil.tojson
+            self.template, conversation, tools, thinking, add_generation_prompt, veil.hide, veil.tojson
         )
         text = ""
         for piece in self._expanded(veil.reveal(rendered), _media_of(conversation)):
@@ -305,7 +305,7 @@ def render_template(
             add_generation_prompt=add_generation_prompt,
             _tojson=tojson,
         )
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+    except Exception as error:  # a template is a program of the checkpoint's makers and may fail in any way
         raise ModelError(f"the chat template refuses this conversation: {error}") from error
 
 
@@ -328,7 +328,7 @@ def _message_dict(message: Message, hide: Callable[[str], str]) -> dict[str, Any
         shown["tool_calls"] = [
             {
                 "type": "function",
-                "function": {"name": hide(call.name), "arguments": _hide_all(call.arguments, hide)},
+                "function": {"name": hide(call.name), "arguments": _hide_all(_given(call.arguments), hide)},
             }
             for call in message.tool_calls
         ]
@@ -356,6 +356,13 @@ def _hide_all(value: Any, hide: Callable[[str], str], known: frozenset[str] = fr
     if isinstance(value, list | tuple):
         return [_hide_all(item, hide, known) for item in value]
     return value
+
+
+def _given(value: Any) -> Any:
+    """Arguments without those that are None: M3 writes no tag for them."""
+    if isinstance(value, dict):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return [_given(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _media_of(conversation: Sequence[Message]) -> list[Media]:
