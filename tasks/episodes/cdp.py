@@ -47,6 +47,8 @@ FLAGS = (
     "--disable-domain-reliability",
     "--disable-breakpad",
     "--disable-hang-monitor",
+    # Tasks must not wait for a frame after input: frames come only when asked for.
+    "--disable-features=DeferRendererTasksAfterInput",
     "--allow-file-access-from-files",
     "--log-level=3",
     "--force-color-profile=srgb",

@@ -237,7 +237,7 @@
   // Let the page reach its resting state: animations jump to their end, timers of effects run out.
   const settle = async (limitMs = 1500) => {
     const until = performance.now() + limitMs;
-    for (let i = 0; i < 2; i++) await new Promise((r) => setTimeout(r, 0));
+    for (let i = 0; i < 2; i++) await new Promise((r) => { const c = new MessageChannel(); c.port1.onmessage = r; c.port2.postMessage(0); });
     for (;;) {
       for (const a of document.getAnimations()) {
         const end = a.effect?.getComputedTiming().endTime;
