@@ -53,7 +53,7 @@ def plan_miniwob(names: Sequence[str], **options: Any) -> Plan:
 
 
 def plan_tasks(suites: Sequence[str], *, episodes: int) -> Plan:
-    """A plan for the suites that ship, or for folders of task files. Raises `TaskError` for an unknown one."""
+    """A plan for suites that ship or folders of task files. Raises `TaskError` for an unknown one."""
     names = list(suites) or [name for name in list_suites() if name != SUITE]
     tasks = [f"{suite}/{task.id}" for suite in names for task in load_suite(suite)]
     return Plan("+".join(names), tuple(tasks), episodes, seed=0)

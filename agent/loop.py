@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -318,21 +318,21 @@ class Episode:
         context = ToolContext(self.box, self._screen)
         try:
             async with asyncio.timeout(self.budget.remaining_s):
-                return await self._or_stopped(self._run_watched(tool.run(arguments, context)))
+                return await self._or_stopped(self._run_watched(lambda: tool.run(arguments, context)))
         except TimeoutError:
             raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
         except (SandboxError, CaptureError) as error:
             raise MachineBroke(str(error)) from error
 
     async def _run_watched(
-        self, running: Coroutine[Any, Any, ToolResult]
+        self, work: Callable[[], Awaitable[ToolResult]]
     ) -> tuple[ToolResult, Observed | None]:
         if self._recorder is None:
-            return await running, None
+            return await work(), None
         results: list[ToolResult] = []
 
         async def action() -> None:
-            results.append(await running)
+            results.append(await work())
 
         seen = await self._recorder.clip(action)
         return results[0], seen
@@ -376,6 +376,8 @@ class Episode:
         return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
 
     async def _see_whether_it_ended(self) -> None:
+        if self.box.spec.browser and not self.box.browser.is_running:
+            raise MachineBroke("The browser in the sandbox has ended.")
         try:
             if await self._or_stopped(self.environment.finished(self.box)):
                 raise Finished(answer=self._answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -60,9 +61,9 @@ async def test_a_page_is_clicked_and_graded(web_task: Task, open_episode: Open, 
     assert text == "ok\nsettled"
     assert isinstance(clip, Clip)
     assert np.array_equal(clip.frames[0], user.parts[0].frames[3]), "a clip starts where the last one ended"
-    corner = clip.frames[:, 415, 5].tolist()
-    assert corner[0] == [255, 255, 255]
-    assert corner[3] == [0, 255, 0]
+    between = clip.frames[:, 210, 5].tolist()
+    assert between[0] == [255, 255, 255]
+    assert between[3] == [0, 255, 0]
     run = read_run(tmp_path / "run")
     kinds = [event.type for event in run.events]
     assert kinds == [
@@ -125,7 +126,7 @@ async def test_three_senseless_calls_in_a_row_end_it(
     bad, good = turn(call("nothing")), turn(call("shell", command="true"))
     async with open_episode(shell_task, [bad, bad, good, bad, bad, bad]) as episode:
         outcome = await episode.run()
-    assert (outcome.end, outcome.steps) == ("format_limit", 5)
+    assert (outcome.end, outcome.steps) == ("format_limit", 6)
     assert "3 calls in a row" in outcome.reason
     assert sum(isinstance(event, Intended) for event in read_run(tmp_path / "run").events) == 1
 
@@ -226,17 +227,17 @@ async def test_a_model_that_fails_ends_the_episode(
 
 
 def processes_of(box_id: str) -> list[int]:
-    """The host's processes inside a sandbox, by its mark in their environment."""
-    found = []
+    """The host's processes inside a sandbox: they share a process namespace with one that bears its mark."""
+    marked, spaces = f"PILOTFISH_BOX={box_id}".encode(), {}
+    found = set()
     for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                environment = (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if f"PILOTFISH_BOX={box_id}".encode() in environment:
-                found.append(int(folder.name))
-    return found
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            spaces[int(folder.name)] = space = (folder / "ns" / "pid").readlink()
+            if marked in (folder / "environ").read_bytes():
+                found.add(space)
+    return [pid for pid, space in spaces.items() if space in found]
 
 
 def wait_for(box_id: str, program: str) -> None:
@@ -257,10 +258,8 @@ async def test_a_display_or_browser_that_dies_is_a_typed_end(
 
     async with open_episode(web_task, ScriptedModel(kill), limits=TaskLimits(steps=3, seconds=40)) as episode:
         outcome = await episode.run()
-    assert not outcome.grade.passed
-    if program == "Xvfb":
-        assert outcome.end == "sandbox_error"
-        assert "display" in outcome.reason
+    assert (outcome.end, outcome.grade.passed) == ("sandbox_error", False)
+    assert ("display" if program == "Xvfb" else "browser") in outcome.reason
     events = read_run(tmp_path / "run").events
     assert isinstance(events[-1], EpisodeEnded)
     assert isinstance(events[1], Answered)
