@@ -28,6 +28,7 @@ FALSE_START_LIMIT = 256
 """Characters after a block's opening within which an invoke or the block's end must come, else it is text."""
 
 _CALL_TAG = "<tool_call>"
+_SLICE = 4096
 _NS = re.escape(NAMESPACE)
 _STRUCTURE = re.compile(_NS + r"\s*(?:<invoke(?=[\s>])|(?P<end></tool_call>))")
 _STRUCTURE_INSIDE = re.compile(_NS + r"\s*(?:(?P<close></invoke>)|<invoke(?=\s)|</tool_call>)")
@@ -104,14 +105,22 @@ class AnswerParser:
 
     def feed(self, text: str) -> list[Event]:
         """Take more of the answer; return what has become certain."""
-        self._buffer += text
-        return self._run(final=False)
+        # Long text goes in by slices, so that taking pieces off the buffer's front stays cheap.
+        for start in range(0, len(text), _SLICE):
+            self._buffer += text[start : start + _SLICE]
+            self._run(final=False)
+        return self._said()
 
     def close(self) -> list[Event]:
         """The answer has ended; return what was still waiting."""
-        return self._run(final=True)
+        self._run(final=True)
+        return self._said()
 
-    def _run(self, *, final: bool) -> list[Event]:
+    def _said(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _run(self, *, final: bool) -> None:
         steps = {
             _State.START: self._start,
             _State.THINKING: self._thinking,
@@ -124,8 +133,6 @@ class AnswerParser:
             pass
         if final and self._state is _State.BLOCK and not self._buffer and not self._invoked:
             self._emit_text(self._opened)
-        events, self._events = self._events, []
-        return events
 
     # Each step looks at the buffer and returns whether it got further; False means that more text is needed.
 
@@ -245,7 +252,7 @@ class AnswerParser:
         end = _STRUCTURE_INSIDE.search(self._buffer, max(len(NAMESPACE), self._searched))
         if end is None:
             self._invoked = True
-            self._searched = max(0, len(self._buffer) - _tail(self._buffer))
+            self._searched = len(self._buffer) - _tail(self._buffer[self._searched :])
             if final:
                 self.faults.append("the answer ended inside a tool call, which was not executed")
                 self._take(len(self._buffer))

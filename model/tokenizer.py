@@ -51,7 +51,6 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception for every fault of the file
             raise ModelError(f"{source} is not a tokenizer ({error}); fetch the checkpoint again") from error
         self._bytes = _token_bytes(vocab, self.markers)
-        self._by_id = {i: spelling for spelling, i in self.markers.items()}
         by_length = sorted(filter(None, self.markers), key=len, reverse=True)
         self._marker_pattern = (
             re.compile("(" + "|".join(map(re.escape, by_length)) + ")") if by_length else None
