@@ -73,18 +73,17 @@ def answers(
     ids = torch.cat((batch.ids, pad), dim=1)
     done = torch.zeros(len(batch_cases), dtype=torch.bool, device=device)
     pieces: list[Tensor] = []
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        media = model.encode_media(patches, [grid] * batch.clip_frames.shape[0])
-        for _ in range(MAX_ANSWER):
-            hidden = model.hidden(ids, media=media, attention=attention)  # type: ignore[arg-type]
-            token = model.language_model.lm_head(hidden[rows, lengths - 1]).float().argmax(-1)
-            token = torch.where(done, maker.tokenizer.eos_id, token)
-            ids[rows, lengths] = token
-            lengths = lengths + 1
-            pieces.append(token)
-            done |= token == maker.tokenizer.eos_id
-            if bool(done.all()):
-                break
+    media = model.encode_media(patches, [grid] * batch.clip_frames.shape[0])
+    for _ in range(MAX_ANSWER):
+        hidden = model.hidden(ids, media=media, attention=attention)  # type: ignore[arg-type]
+        token = model.language_model.lm_head(hidden[rows, lengths - 1]).float().argmax(-1)
+        token = torch.where(done, maker.tokenizer.eos_id, token)
+        ids[rows, lengths] = token
+        lengths = lengths + 1
+        pieces.append(token)
+        done |= token == maker.tokenizer.eos_id
+        if bool(done.all()):
+            break
     return [maker.tokenizer.decode(row) for row in torch.stack(pieces, 1).tolist()]
 
 
@@ -98,7 +97,7 @@ def is_right(answer: str, case: Case) -> bool:
     if "coordinate" not in wanted:
         return True
     numbers = [part.split("]")[0] for part in answer.split("<item>")[1:]]
-    if len(numbers) < 2 or not all(n.isdecimal() for n in numbers[:2]):
+    if len(numbers) < 2 or not all(n.isdecimal() for n in numbers[-2:]):
         return False
     x, y = (int(n) * size / 1000 for n, size in zip(numbers[-2:], case.size, strict=True))
     if case.box is None:

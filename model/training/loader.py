@@ -50,7 +50,7 @@ class Batch:
 class Mix:
     """What a batch is made of. Shares are of sequences; `tokens` bounds rows x padded length."""
 
-    tokens: int = 49_152
+    tokens: int = 98_304
     question_share: float = 0.5
     text_share: float = 0.06
     newest_bias: float = 0.5  # share of draws from the newest tenth of the shards

@@ -69,7 +69,9 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_add_(weights, steps, alpha=-rate)
 
 
-def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split_parameters(
+    named: Iterable[tuple[str, nn.Parameter]],
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """(matrices for Muon, everything else for AdamW).
 
     Embeddings, the output head, the router, training-only heads, norms, biases and the patch embedding are
@@ -78,6 +80,6 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     apart = ("embed_tokens", "lm_head", "block_sparse_moe.gate", "patch_embedding", "heads.")
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
-    for name, p in model.named_parameters():
+    for name, p in named:
         (matrices if p.ndim == 2 and not any(part in name for part in apart) else rest).append(p)
     return matrices, rest

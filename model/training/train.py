@@ -49,7 +49,7 @@ class Settings:
     kl_weight: float = 0.1
     head_weight: float = 1.0
     balance_rate: float = 1e-3
-    tokens: int = 49_152
+    tokens: int = 98_304
     question_share: float = 0.5
     text_share: float = 0.06
     workers: int = 5
@@ -60,7 +60,30 @@ class Settings:
     noise: float = 0.02
     log_every: int = 25
     device: str = "cuda"
-    random_model: bool = False
+
+
+class Masters:
+    """fp32 copies of a bf16 module's parameters; the optimisers see these, the forward pass the module.
+
+    Half the traffic of autocast, and what is trained is what ships: the exported tensors are the module's own.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.live = dict(module.named_parameters())
+        self.named = {name: nn.Parameter(p.detach().float().clone()) for name, p in self.live.items()}
+
+    def take_gradients(self) -> Tensor:
+        """Move the module's gradients here and clip them; returns their norm before clipping."""
+        for name, p in self.live.items():
+            self.named[name].grad = None if p.grad is None else p.grad.float()
+            p.grad = None
+        return nn.utils.clip_grad_norm_(self.named.values(), 1.0)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Write the updated values back into the module."""
+        live: list[Tensor] = list(self.live.values())
+        torch._foreach_copy_(live, list(self.named.values()))
 
 
 class Trainee(nn.Module):
@@ -129,12 +152,15 @@ def balance(model: M3, rate: float) -> None:
             module.e_score_correction_bias.add_(rate * (module.load.mean() - module.load).sign())
 
 
-def save(trainee: Trainee, optimisers: list[torch.optim.Optimizer], step: int, s: Settings) -> None:
+def save(
+    trainee: Trainee, masters: Masters, optimisers: list[torch.optim.Optimizer], step: int, s: Settings
+) -> None:
     """Write a training checkpoint (atomically) that `--resume` takes."""
     out = Path(s.out)
     out.mkdir(parents=True, exist_ok=True)
     state = {
         "trainee": trainee.state_dict(),
+        "masters": {name: p.detach() for name, p in masters.named.items()},
         "optimisers": [o.state_dict() for o in optimisers],
         "step": step,
         "settings": asdict(s),
@@ -151,17 +177,29 @@ def export_bf16(model: M3, path: Path) -> None:
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def build(s: Settings) -> Trainee:
+    """A nano with random weights and its heads; on a GPU in bf16, router biases in fp32."""
+    model = M3(nano_config(Tokenizer.from_folder(NANO)))
+    initialise(model)
+    trainee = Trainee(model, s.height // CELL, s.width // CELL).to(s.device).train()
+    if s.device == "cuda":
+        trainee.bfloat16()
+        for module in model.modules():
+            if isinstance(module, MoE):
+                module.e_score_correction_bias.data = module.e_score_correction_bias.float()
+    return trainee
+
+
 def train(s: Settings) -> Trainee:
     """Run one training session; returns the trained model with its heads."""
     begin = time.monotonic()
     torch.manual_seed(s.seed)
     torch.set_float32_matmul_precision("high")
-    config = nano_config(Tokenizer.from_folder(NANO))
-    model = M3(config)
-    initialise(model)
-    trainee = Trainee(model, s.height // CELL, s.width // CELL).to(s.device).train()
+    trainee = build(s)
+    model = trainee.model
     print(f"{count_parameters(model) / 1e6:.2f} M parameters", flush=True)
-    matrices, rest = split_parameters(trainee)
+    masters = Masters(trainee)
+    matrices, rest = split_parameters(masters.named.items())
     optimisers: list[torch.optim.Optimizer] = [
         Muon(matrices, s.muon_lr, s.weight_decay),
         torch.optim.AdamW(
@@ -173,6 +211,8 @@ def train(s: Settings) -> Trainee:
     if s.resume:
         state = torch.load(s.resume, map_location=s.device, weights_only=False)
         trainee.load_state_dict(state["trainee"])
+        for name, value in state["masters"].items():
+            masters.named[name].data.copy_(value)
         for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         step = first = state["step"]
@@ -196,15 +236,14 @@ def train(s: Settings) -> Trainee:
             for optimiser, base in zip(optimisers, bases, strict=True):
                 for group in optimiser.param_groups:
                     group["lr"] = base * rate
-            with torch.autocast(s.device, torch.bfloat16, enabled=s.device == "cuda"):
-                parts = trainee.losses(batch, s.noise)
+            parts = trainee.losses(batch, s.noise)
             loss = parts["answer"] + s.kl_weight * parts["kl"]
             loss = loss + s.head_weight * sum(parts[k] for k in ("letters", "place", "centre") if k in parts)
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(trainee.parameters(), 1.0)
+            norm = masters.take_gradients()
             for optimiser in optimisers:
                 optimiser.step()
-                optimiser.zero_grad(set_to_none=True)
+            masters.publish()
             balance(model, s.balance_rate * rate)
             pending.append({k: v.detach() for k, v in parts.items()} | {"norm": norm.detach()})
             tokens += batch.ids.numel()
@@ -238,7 +277,7 @@ def train(s: Settings) -> Trainee:
                 sums.clear()
                 counts.clear()
                 tokens, rows, lap, waited = 0, 0, time.monotonic(), 0.0
-    save(trainee, optimisers, step, s)
+    save(trainee, masters, optimisers, step, s)
     export_bf16(model, Path(s.out) / "model.safetensors")
     return trainee
 

@@ -158,7 +158,7 @@ def test_cells_hold_their_letters_and_widgets() -> None:
 
 def test_matrices_and_the_rest_are_told_apart() -> None:
     model = torch.nn.ModuleDict({"lm_head": torch.nn.Linear(4, 4), "hidden": torch.nn.Linear(4, 4)})
-    matrices, rest = split_parameters(model)
+    matrices, rest = split_parameters(model.named_parameters())
     assert [p.shape for p in matrices] == [(4, 4)]
     assert len(rest) == 3
 
@@ -201,7 +201,7 @@ def test_every_part_of_the_loss_falls_and_reaches_its_parameters(
     batch = collate(
         [maker.episode(e) for e in read_shard(shard_folder / "shard-0-0.bin")[:2]], maker.tokenizer.eos_id
     )
-    matrices, rest = split_parameters(trainee)
+    matrices, rest = split_parameters(trainee.named_parameters())
     optimisers = [Muon(matrices, 2e-3), torch.optim.AdamW(rest, 2e-3)]
     history = []
     for _ in range(8):
