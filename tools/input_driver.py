@@ -12,7 +12,6 @@ from typing import Any
 import pilotfish
 
 _START_S = 20.0
-_ANSWER_S = 10.0
 _END_S = 2.0
 
 
@@ -27,10 +26,17 @@ class InputDriver:
     starts a fresh one. Not for use from two event loops.
     """
 
-    def __init__(self, display: str) -> None:
+    def __init__(self, display: str, answer_s: float = 10.0) -> None:
+        """answer_s: how long a call may take beyond the time the operation itself lasts, in seconds."""
         self._name = display
+        self._answer_s = answer_s
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
+
+    @property
+    def process_id(self) -> int | None:
+        """The process that serves this display now, None before the first call."""
+        return None if self._process is None else self._process.pid
 
     async def call(self, op: str, /, *, takes_s: float = 0.0, **parameters: Any) -> Any:
         """Run one operation of `InputProcess` and return its value.
@@ -40,11 +46,11 @@ class InputDriver:
         async with self._lock:
             process = await self._running()
             try:
-                return await self._ask(process, {"op": op, **parameters}, _ANSWER_S + takes_s)
+                return await self._ask(process, {"op": op, **parameters}, self._answer_s + takes_s)
             except TimeoutError:
                 await self._end()
                 raise InputError(
-                    f"display {self._name} did not take the input within {_ANSWER_S + takes_s:.0f} s; "
+                    f"display {self._name} did not take the input within {self._answer_s + takes_s:g} s; "
                     "look at the screen and try again"
                 ) from None
             except (ConnectionError, EOFError):
