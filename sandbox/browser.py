@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from pilotfish.sandbox.pieces import Chromium, find_chromium
 from pilotfish.sandbox.spec import INNER_WORKSPACE, SandboxSpec
 
 _STOP_SECONDS = 1.0
+_GO_TRIES = 3
 
 # Nothing of the browser's own may appear on the page, and nothing may want the network.
 _FLAGS = (
@@ -149,7 +151,7 @@ class Browser:
         async with self._turn:
             page = await self._fresh_page(look)
             try:
-                await page.goto(url)
+                await _go(page, url)
             except PlaywrightError as error:
                 raise self.sentence(f"page {url!r} could not be opened", error) from error
             return BrowserPage(page, url, look.width, look.height, look.device_scale_factor, self)
@@ -169,7 +171,8 @@ class Browser:
 
     def sentence(self, what: str, error: PlaywrightError) -> SandboxError:
         """A Playwright error as one sentence: its first line, without the call log."""
-        if not self.is_running:
+        # Playwright hears of the end of the browser a moment before we hear of the end of its process.
+        if not self.is_running or "has been closed" in error.message:
             return SandboxError(f"{what}: the browser has ended, call browser.restart().")
         return SandboxError(f"{what}: {_first_line(error)}")
 
@@ -216,20 +219,23 @@ class Browser:
 
     async def _fresh_page(self, look: _Look) -> Page:
         """The window's one page, with nothing left of the page before."""
-        if self._look != look or not self.is_running:
-            await self._stop_browser()
-            await self._start_browser(look)
-        assert self._context is not None
+        if self._look == look and self.is_running:
+            # A browser that has just died, or whose last window was closed, is found out here.
+            with contextlib.suppress(PlaywrightError, LookupError):
+                return await self._tidied_page()
+        await self._stop_browser()
+        await self._start_browser(look)
         try:
-            await self._context.clear_cookies()
-            page, *others = self._context.pages
-            for other in others:
-                await other.close()
-        except PlaywrightError as error:
-            raise self.sentence("the browser did not answer", error) from error
-        except ValueError:  # the page closed its own window, and with it the browser ends
-            await self._stop_browser()
-            return await self._fresh_page(look)
+            return await self._tidied_page()
+        except (PlaywrightError, LookupError):
+            raise SandboxError("the browser ended as it started, try again.") from None
+
+    async def _tidied_page(self) -> Page:
+        assert self._context is not None
+        await self._context.clear_cookies()
+        page = self._context.pages[0]
+        for other in self._context.pages[1:]:
+            await other.close()
         return page
 
     async def _start_browser(self, look: _Look) -> None:
@@ -267,8 +273,22 @@ class Browser:
                 await asyncio.wait_for(context.close(), _STOP_SECONDS)
 
 
+async def _go(page: Page, url: str) -> None:
+    """Navigate. The error page of a failed navigation may still be on its way and break the next one off."""
+    for _ in range(_GO_TRIES):
+        try:
+            await page.goto(url)
+            return
+        except PlaywrightError as error:
+            if "interrupted by another navigation" not in error.message:
+                raise
+    await page.goto(url)
+
+
 def _first_line(error: PlaywrightError) -> str:
-    return (error.message.strip() or "no reason given").splitlines()[0]
+    """What went wrong, without the name of the call (`Page.goto: `) and without the log of it."""
+    line = (error.message.strip() or "no reason given").splitlines()[0]
+    return re.sub(r"^\w+\.\w+: ", "", line)
 
 
 def _arguments(look: _Look) -> list[str]:

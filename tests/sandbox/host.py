@@ -1,0 +1,43 @@
+"""What the tests look at on the host: processes and descriptors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def process_tree(root: int) -> set[tuple[int, str]]:
+    """Living descendants of a process, as (pid, start time): a number that is used again is another one."""
+    parents: dict[int, int] = {}
+    starts: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (found := _stat(int(folder.name))):
+            parents[int(folder.name)], starts[int(folder.name)] = found
+    tree, fresh = set(), {root}
+    while fresh:
+        tree |= fresh
+        fresh = {pid for pid, parent in parents.items() if parent in fresh} - tree
+    return {(pid, starts[pid]) for pid in tree - {root} if pid in starts}
+
+
+def alive(processes: set[tuple[int, str]]) -> list[str]:
+    """The command lines of those that still live."""
+    return [
+        (Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+        for pid, start in processes
+        if (found := _stat(pid)) and found[1] == start
+    ]
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """Parent and start time of a process; None when it is dead or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else (int(fields[1]), fields[19])
+
+
+def open_fds() -> int:
+    """How many descriptors this process has."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
