@@ -144,7 +144,9 @@ async def click_boxes(s: Screen) -> Steps:
 async def click_checkboxes_soft(s: Screen) -> Steps:
     asked = _search(r"similar to (.*) and click", s.utterance).split(", ")
     groups = f"SYNONYMS.filter((g)=>{json.dumps(asked)}.some((w)=>g.includes(w))).flat()"
-    wanted = await s.js(f"pf.all('#area label').map((l)=>pf.clean(l.textContent)).filter((t)=>{groups}.includes(t))")
+    wanted = await s.js(
+        f"pf.all('#area label').map((l)=>pf.clean(l.textContent)).filter((t)=>{groups}.includes(t))"
+    )
     for text in wanted:
         yield click(await s.target(f"{find('#area label', text)}.querySelector('input')"))
     yield click(await s.target(first("#subbtn")))

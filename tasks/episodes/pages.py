@@ -171,7 +171,14 @@ class Screen:
         self._mouse_event("mouseMoved", x, y, "left" if buttons else "none", buttons, 0)
 
     def _mouse_event(self, kind: str, x: float, y: float, button: str, buttons: int, count: int) -> Any:
-        params: dict[str, Any] = {"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": count}
+        params: dict[str, Any] = {
+            "type": kind,
+            "x": x,
+            "y": y,
+            "button": button,
+            "buttons": buttons,
+            "clickCount": count,
+        }
         params["modifiers"] = self._held
         future = self.page.post("Input.dispatchMouseEvent", params)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -34,7 +34,7 @@ from pilotfish.tasks.episodes.pages import (
     Screen,
     check_task,
 )
-from pilotfish.tasks.episodes.play import RESEEDABLE, play_miniwob, play_scene
+from pilotfish.tasks.episodes.play import RELOADED, play_miniwob, play_scene
 from pilotfish.tasks.episodes.procedural import SCENES
 from pilotfish.tasks.episodes.shards import Episode, write_shard
 
@@ -149,7 +149,7 @@ class Worker:
             while left[0] > 0 and not self._stop and browser.alive:
                 await self._wait_for_room()
                 task = self._choose()
-                runs = RUNS_PER_LOAD if task not in EXPERTS or task in RESEEDABLE else 1
+                runs = 1 if task in RELOADED else RUNS_PER_LOAD
                 for i in range(runs):
                     if self._stop or left[0] <= 0:
                         break
