@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import mimetypes
+import os
+import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,8 +18,8 @@ from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks import format as fields
 from pilotfish.tasks.environment import End, Environment, Grade, StartError
 from pilotfish.tasks.graders import grade, run_clean
-from pilotfish.tasks.miniwob import Miniwob
-from pilotfish.tasks.windows import settle, wait_for_windows, window_count
+from pilotfish.tasks.miniwob import Miniwob, pages_folder
+from pilotfish.tasks.windows import let_go, settle, wait_for_windows, window_count
 from pilotfish.tools.grid import Screen
 
 WEB_SCREEN = fields.ScreenSize(width=336, height=420, scale=2)
@@ -36,6 +39,11 @@ def environment_for(task: fields.Task) -> Environment:
 
 def skip_reason(task: fields.Task) -> str | None:
     """Why this machine cannot play the task, as one sentence; None if it can."""
+    if isinstance(task.environment, fields.MiniwobEnvironment):
+        try:
+            pages_folder()
+        except SandboxError as error:
+            return str(error)
     missing = sorted({line[0] for line in task.setup.launch if shutil.which(line[0]) is None})
     if missing:
         return f"{task.name} needs {', '.join(missing)}: apt-get install {' '.join(missing)}"
@@ -55,27 +63,27 @@ class Workspace:
         return None
 
     async def start(self, box: Sandbox) -> str:
-        setup = self._task.setup
+        files = _files(self._task)
         try:
-            for name, data in _files(self._task):
-                box.files.write_bytes(name, data)
+            for file in files:
+                box.files.write_bytes(file.name, file.data)
         except (SandboxError, OSError) as error:
             raise StartError(
-                f"{self._task.name}: a file of the set-up cannot be written ({error})."
+                f"{self._task.name}: a file of the set-up cannot be written ({error})"
             ) from error
-        for command in setup.commands:
-            exit_code, stdout, stderr = await run_clean(box, command, _COMMAND_S)
-            if exit_code != 0:
-                end = (
-                    f"took longer than {_COMMAND_S:g} s"
-                    if exit_code is None
-                    else f"ended with status {exit_code}"
-                )
-                said = (stderr or stdout).strip()[-200:]
-                raise StartError(
-                    f"{self._task.name}: the set-up command {command[:60]!r} {end}, saying {said!r}."
-                )
+        programs = [shlex.quote(f"./{file.name}") for file in files if file.executable]
+        if programs:
+            await self._prepare(box, f"chmod +x {' '.join(programs)}")
+        for command in self._task.setup.commands:
+            await self._prepare(box, command)
         return self._task.instruction.strip()
+
+    async def _prepare(self, box: Sandbox, command: str) -> None:
+        exit_code, stdout, stderr = await run_clean(box, command, _COMMAND_S)
+        if exit_code != 0:
+            end = f"took over {_COMMAND_S:g} s" if exit_code is None else f"ended with status {exit_code}"
+            said = (stderr or stdout).strip()[-200:]
+            raise StartError(f"{self._task.name}: the command {command[:60]!r} {end}, saying {said!r}.")
 
     async def finished(self, box: Sandbox) -> bool:
         return False
@@ -108,8 +116,8 @@ class Desktop(Workspace):
 
     async def _launch(self, box: Sandbox, line: Sequence[str]) -> None:
         """Start a program and wait for its window, so that windows open in the task's order."""
-        windows = window_count(box.display.name)
         try:
+            windows = window_count(box.display.name)
             program = await box.run(line)
         except SandboxError as error:
             raise StartError(f"{self._task.name}: {line[0]} cannot be started ({error})") from error
@@ -146,7 +154,9 @@ class WebPage(Desktop):
     async def start(self, box: Sandbox) -> str:
         instruction = await super().start(box)
         try:
+            let_go(box.display.name)
             self.page = (await box.browser.open("about:blank", device_scale_factor=self._size().scale)).page
+            await self.page.unroute_all()
             await self.page.route("**/*", self._answer)
             await self.page.goto(f"{_ORIGIN}/{self._file.name}")
         except (PlaywrightError, SandboxError) as error:
@@ -171,17 +181,24 @@ class WebPage(Desktop):
         return await grade(self._task.graders, box, end, self.page)
 
 
-def _files(task: fields.Task) -> list[tuple[str, bytes]]:
+@dataclass(frozen=True)
+class _File:
+    name: str
+    data: bytes
+    executable: bool = False
+
+
+def _files(task: fields.Task) -> list[_File]:
     """What the workspace starts with: the folder of a code task, and then the files of the set-up."""
-    files: list[tuple[str, bytes]] = []
+    files: list[_File] = []
     if isinstance(task.environment, fields.CodeEnvironment) and task.environment.folder is not None:
         files = _tree(task.folder / task.environment.folder)
-    return files + [(name, text.encode()) for name, text in task.setup.files.items()]
+    return files + [_File(name, text.encode()) for name, text in task.setup.files.items()]
 
 
-def _tree(folder: Path) -> list[tuple[str, bytes]]:
+def _tree(folder: Path) -> list[_File]:
     return [
-        (str(path.relative_to(folder)), path.read_bytes())
+        _File(str(path.relative_to(folder)), path.read_bytes(), os.access(path, os.X_OK))
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]

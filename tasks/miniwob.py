@@ -12,6 +12,7 @@ Source: Liu et al. 2018 (arXiv:1802.08802) and the pages' own `core/core.js`.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import random
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ SCALE = 2
 SEEN = (336, 420)
 _TASK = (320, 420)
 _INSIDE = "/opt/miniwob"
+_START_S, _RESULT_S = 60.0, 10.0
 _READY_MS = 5000
 _NO_LIMIT_MS = 2**31 - 1
 """The longest timeout a browser takes, 24 days."""
@@ -84,12 +86,13 @@ class Miniwob:
     async def start(self, box: Sandbox) -> str:
         """Load, seed and start; returns the utterance."""
         name, seed = self._fields.task, self._fields.seed
-        let_go(box.display.name)
         limit_ms = _NO_LIMIT_MS if self._fields.time_limit == "untimed" else None
         try:
-            self.page = await self._open(box)
-            utterance = await self.page.evaluate(_START, [seed, limit_ms, _READY_MS])
-        except (PlaywrightError, SandboxError) as error:
+            let_go(box.display.name)
+            async with asyncio.timeout(_START_S):
+                self.page = await self._open(box)
+                utterance = await self.page.evaluate(_START, [seed, limit_ms, _READY_MS])
+        except (PlaywrightError, SandboxError, TimeoutError) as error:
             raise StartError(
                 f"miniwob/{name}, seed {seed}, cannot be started ({_first_line(error)})"
             ) from error
@@ -122,9 +125,11 @@ class Miniwob:
 
     async def _result(self) -> dict[str, Any] | None:
         """The page's globals; None when there is no page to ask."""
+        if self.page is None:
+            return None
         try:
-            result: dict[str, Any] | None = await self.page.evaluate(_RESULT) if self.page else None
-        except PlaywrightError:
+            result: dict[str, Any] = await asyncio.wait_for(self.page.evaluate(_RESULT), _RESULT_S)
+        except (PlaywrightError, TimeoutError):
             return None
         return result
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import mss
 from Xlib import X, display
+from Xlib.error import ConnectionClosedError, DisplayError
 from Xlib.ext import xtest
 from Xlib.protocol import request
 
+from pilotfish.sandbox import SandboxError
 from pilotfish.tools.grid import Screen
 
 _LOOK_S = 0.05
@@ -20,11 +22,14 @@ _LOOK_S = 0.05
 
 @contextlib.contextmanager
 def _connected(name: str) -> Iterator[Any]:
-    connection = display.Display(name)
     try:
-        yield connection
-    finally:
-        connection.close()
+        connection = display.Display(name)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except (DisplayError, ConnectionClosedError) as error:
+        raise SandboxError(f"display {name} does not answer, open a new sandbox.") from error
 
 
 def window_count(name: str) -> int:

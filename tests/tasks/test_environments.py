@@ -24,6 +24,8 @@ async def test_a_code_task_starts_with_its_folder_and_then_its_files(tmp_path: P
     (tmp_path / "src" / "deep").mkdir(parents=True)
     (tmp_path / "src" / "deep" / "blob.bin").write_bytes(bytes(range(256)))
     (tmp_path / "src" / "a.txt").write_text("from the folder")
+    (tmp_path / "src" / "deep" / "it's run.sh").write_text("#!/bin/sh\necho runs\n")
+    (tmp_path / "src" / "deep" / "it's run.sh").chmod(0o755)
     task = task_file(
         tmp_path,
         "environment: {kind: code, folder: src}\ntools: [shell]\n"
@@ -38,7 +40,7 @@ async def test_a_code_task_starts_with_its_folder_and_then_its_files(tmp_path: P
         assert box.files.read_text("b.txt") == "from the task"
         assert [entry.name for entry in box.files.list()] == ["a.txt", "b.txt", "deep"]
         assert not await environment.finished(box)
-        await box.shell.run("rm a.txt")
+        assert (await box.shell.run("./deep/it*; rm a.txt")).output == "runs\n"
         assert (await environment.grade(box, End())).passed
 
 
@@ -47,7 +49,7 @@ async def test_a_code_task_starts_with_its_folder_and_then_its_files(tmp_path: P
     [
         (
             "commands: [echo why >&2; exit 3]",
-            "the set-up command 'echo why >&2; exit 3' ended with status 3, saying 'why'",
+            "the command 'echo why >&2; exit 3' ended with status 3, saying 'why'",
         ),
         ("files: {a: x, a/b: y}", "a file of the set-up cannot be written"),
     ],
