@@ -119,6 +119,8 @@ class Episode:
     """Where an earlier process left this episode. The workspace is as it was left, so it is not set up
     again.
     """
+    keeps_tools: bool = False
+    """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
     _screen: Screen | None = None
     _recorder: Recorder | None = None
     _answer: str = ""
@@ -331,8 +333,9 @@ class Episode:
             return await work(), None
         results: list[ToolResult] = []
 
-        async def action() -> None:
+        async def action() -> bool:
             results.append(await work())
+            return results[0].ok and results[0].end is None
 
         seen = await self._recorder.clip(action)
         return results[0], seen
@@ -386,8 +389,9 @@ class Episode:
 
     async def _finish(self, over: EpisodeOver) -> Outcome:
         """Let the tools go, grade, and record the end."""
-        for tool in self.tools:
-            await tool.close()
+        if not self.keeps_tools:
+            for tool in self.tools:
+                await tool.close()
         grade = await self._grade(over)
         steps, seconds = self.budget.used_steps, round(self.budget.elapsed_s, 3)
         reason = over.reason or grade.reason

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
@@ -23,6 +23,7 @@ from pilotfish.sandbox import Sandbox
 from pilotfish.tasks.environment import Environment
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tools import make_tools
+from pilotfish.tools.base import Tool
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Player:
         self._policy = policy
         self._stop = stop
         self._box: Sandbox | None = None
+        self._tools: dict[str, Tool[Any]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +82,7 @@ class Player:
             task=job.task,
             environment=job.environment,
             box=box,
-            tools=make_tools(job.tools),
+            tools=self._tools_for(job),
             model=model,
             events=self._events,
             policy=self._policy,
@@ -95,6 +97,7 @@ class Player:
             watching=watching or Watching(settings.quiet_ms, settings.settle_cap_s),
             conversation=new_conversation(settings),
             resumed=resumed,
+            keeps_tools=job.shared,
         )
         try:
             outcome = await episode.run()
@@ -115,7 +118,16 @@ class Player:
             self._box = await Sandbox.start(spec)
         return self._box
 
+    def _tools_for(self, job: Job) -> list[Tool[Any]]:
+        """The tools of a job; in a shared sandbox they go on from one episode to the next."""
+        missing = [name for name in job.tools if name not in self._tools]
+        self._tools |= {tool.name: tool for tool in make_tools(missing)}
+        return [self._tools[name] for name in job.tools]
+
     async def _close_box(self) -> None:
+        tools, self._tools = self._tools, {}
+        for tool in tools.values():
+            await tool.close()
         box, self._box = self._box, None
         if box is not None:
             await box.close()

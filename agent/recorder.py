@@ -5,6 +5,9 @@ a span it grabs a frame whenever the screen changed, and ends the span when the 
 `quiet_ms` or when `cap_s` has passed. A clip shows the screen as it was when the action began, at a third and
 at two thirds of the span, and at its end; the screen at a moment is the newest grab before it, since nothing
 changed in between.
+
+A machine under load may take longer than `quiet_ms` to show the first effect of an action, so until
+something has changed after an action the screen must be still for `PATIENCE` times as long.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ RING = 12
 FRAME_GAP_S = 0.016
 """Least seconds between two grabs of a moving screen, at first; doubled each time the ring is full."""
 GRAB_TRIES = 3
+PATIENCE = 3
+"""How many quiet times an action that has shown no effect yet is waited for."""
 
 Frame = npt.NDArray[np.uint8]
 """Raw pixels as the X server gives them: [height, width, 4], order B, G, R, unused."""
@@ -65,6 +70,7 @@ class _Span:
     loop: asyncio.AbstractEventLoop
     begun_s: float = 0.0
     acted_s: float | None = None
+    awaits_effect: bool = False
     moved_s: float = 0.0
     frames: list[tuple[float, Frame]] = field(default_factory=list)
     gap_s: float = FRAME_GAP_S
@@ -146,9 +152,10 @@ class Recorder:
     ) -> None:
         await self._close()
 
-    async def clip(self, action: Callable[[], Awaitable[None]] | None = None) -> Observed:
+    async def clip(self, action: Callable[[], Awaitable[bool]] | None = None) -> Observed:
         """Four frames that span `action`, or a short wait for quiet when there is none.
 
+        `action` returns whether the screen may still react to it when it is over.
         What the action raises is raised here, and no clip is made. Raises `CaptureError` when the display is
         gone.
         """
@@ -157,9 +164,8 @@ class Recorder:
         self._send(lambda: self._begin(span))
         try:
             await span.started
-            if action is not None:
-                await action()
-            self._send(lambda: self._acted(span))
+            awaits_effect = await action() if action is not None else False
+            self._send(lambda: self._acted(span, awaits_effect))
             return await span.finished
         finally:
             self._send(lambda: self._drop(span))
@@ -244,7 +250,7 @@ class Recorder:
             return self._watcher.poll_s
         deadlines = [span.frames[-1][0] + span.gap_s] if self._dirty else []
         if span.acted_s is not None:
-            deadlines += [self._quiet_from(span) + self.quiet_s, span.acted_s + self.cap_s]
+            deadlines += [self._settles_at(span), span.acted_s + self.cap_s]
         return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -271,8 +277,9 @@ class Recorder:
         span.add(span.begun_s, frame)
         _settle(span.loop, span.started, None)
 
-    def _acted(self, span: _Span) -> None:
+    def _acted(self, span: _Span, awaits_effect: bool) -> None:
         span.acted_s = time.monotonic()
+        span.awaits_effect = awaits_effect
 
     def _drop(self, span: _Span) -> None:
         if self._span is span:
@@ -297,14 +304,17 @@ class Recorder:
             span.add(now, self._grab() if polled is None else polled)
         if span.acted_s is None:
             return
-        settled = now >= self._quiet_from(span) + self.quiet_s
+        settled = now >= self._settles_at(span)
         if settled or now >= span.acted_s + self.cap_s:
             self._span = None
             last = self._grab() if self._dirty else span.frames[-1][1]
             _settle(span.loop, span.finished, None, span.observed(now, last, settled=settled))
 
-    def _quiet_from(self, span: _Span) -> float:
-        return max(span.moved_s, span.acted_s or 0.0)
+    def _settles_at(self, span: _Span) -> float:
+        """When the screen will have been still for long enough, if nothing more changes."""
+        still_yet = span.moved_s == span.begun_s
+        wait_s = self.quiet_s * (PATIENCE if span.awaits_effect and still_yet else 1)
+        return max(span.moved_s, span.acted_s or 0.0) + wait_s
 
     def _grab(self) -> Frame:
         """One frame of the region. A grab that fails is tried again before it becomes an error."""

@@ -78,7 +78,7 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
     start = group[0]
     assert isinstance(start, log.EpisodeStarted)
     steps: list[dict[str, Any]] = [
-        _entry("start", f"{start.task}", start.clip, [], notes=[["instruction", start.instruction]])
+        _entry("start", "start", start.clip, [], notes=[["instruction", start.instruction]])
     ]
     replies: dict[int, log.Answered] = {}
     for event in group[1:]:
@@ -142,8 +142,13 @@ _MARKS = (
 
 
 def _title(call: log.CallData) -> str:
-    action = call.arguments.get("action") or call.arguments.get("command") or ""
-    return f"{call.name} {str(action)[:60]}".strip()
+    """A call in a few words: the action and its place, or the tool and its command."""
+    arguments = call.arguments
+    if "action" not in arguments:
+        return f"{call.name} {str(arguments.get('command', ''))[:60]}".strip()
+    place = arguments.get("coordinate")
+    where = " ".join(map(str, place)) if isinstance(place, list) else str(arguments.get("text", ""))[:30]
+    return f"{arguments['action']} {where}".strip()
 
 
 def _said(reply: log.Answered) -> list[list[str]]:

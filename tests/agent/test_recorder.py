@@ -70,10 +70,11 @@ def use_damage(request: pytest.FixtureRequest) -> bool:
 
 
 async def test_a_clip_spans_the_action(x_server: Any, painter: Painter, use_damage: bool) -> None:
-    async def act() -> None:
+    async def act() -> bool:
         painter.fill(10, 20, 50, 50, RED)
         await asyncio.sleep(0.3)
         painter.fill(60, 20, 50, 50, BLUE)
+        return True
 
     async with Recorder(x_server.name, REGION, use_damage=use_damage) as recorder:
         seen = await recorder.clip(act)
@@ -92,9 +93,30 @@ async def test_a_clip_spans_the_action(x_server: Any, painter: Painter, use_dama
     assert times[3] >= 0.3 + recorder.quiet_s
 
 
+async def test_a_late_effect_is_waited_for(x_server: Any, painter: Painter, use_damage: bool) -> None:
+    async def paint_later() -> None:
+        await asyncio.sleep(0.22)
+        painter.fill(20, 30, 60, 60, RED)
+
+    async def act() -> bool:
+        later.append(asyncio.create_task(paint_later()))
+        return expected
+
+    later: list[asyncio.Task[None]] = []
+    words = {}
+    async with Recorder(x_server.name, REGION, use_damage=use_damage) as recorder:
+        for expected in (False, True):
+            painter.fill(20, 30, 60, 60, BLUE)
+            await recorder.clip()
+            words[expected] = (await recorder.clip(act)).word
+            await later[-1]
+    assert words == {False: "unchanged", True: "settled"}
+
+
 async def test_nothing_happened_says_unchanged(x_server: Any, painter: Painter, use_damage: bool) -> None:
-    async def act() -> None:
+    async def act() -> bool:
         painter.fill(300, 230, 10, 10, RED)
+        return True
 
     async with Recorder(x_server.name, REGION, use_damage=use_damage) as recorder:
         seen = await recorder.clip(act)
@@ -103,8 +125,9 @@ async def test_nothing_happened_says_unchanged(x_server: Any, painter: Painter, 
 
 
 async def test_the_same_picture_drawn_again_is_unchanged(x_server: Any, painter: Painter) -> None:
-    async def act() -> None:
+    async def act() -> bool:
         painter.fill(20, 30, 100, 100, 0x202020)
+        return True
 
     async with Recorder(x_server.name, REGION) as recorder:
         assert (await recorder.clip(act)).word == "unchanged"
@@ -138,10 +161,11 @@ async def test_only_a_small_slow_repaint_is_a_caret(
 
 
 async def test_a_long_span_keeps_few_frames_spread_over_it(x_server: Any, painter: Painter) -> None:
-    async def act() -> None:
+    async def act() -> bool:
         for step in range(100):
             painter.fill(10 + step, 20, 1, 100, RED)
             await asyncio.sleep(0.01)
+        return True
 
     async with Recorder(x_server.name, REGION) as recorder:
         seen = await recorder.clip(act)
@@ -153,7 +177,7 @@ async def test_a_long_span_keeps_few_frames_spread_over_it(x_server: Any, painte
 async def test_what_the_action_raises_comes_out_and_the_recorder_lives_on(
     x_server: Any, painter: Painter
 ) -> None:
-    async def act() -> None:
+    async def act() -> bool:
         raise KeyError("boom")
 
     async with Recorder(x_server.name, REGION) as recorder:
@@ -163,8 +187,9 @@ async def test_what_the_action_raises_comes_out_and_the_recorder_lives_on(
 
 
 async def test_a_display_that_dies_is_one_sentence(x_server: Any, use_damage: bool) -> None:
-    async def die() -> None:
+    async def die() -> bool:
         await asyncio.to_thread(x_server.kill)
+        return True
 
     async with Recorder(x_server.name, REGION, use_damage=use_damage) as recorder:
         with pytest.raises(CaptureError, match=f"display {x_server.name}"):

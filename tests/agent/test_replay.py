@@ -81,10 +81,10 @@ async def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path, page: Page
 async def test_the_keys_walk_through_steps_and_frames(tmp_path: Path, page: Page) -> None:
     await page.goto(write_replay(record(tmp_path, "Type it")).as_uri())
     titles = await page.locator("nav button").all_text_contents()
-    assert titles == ["Type it", "sampled again", "1. computer type", "done: passed, score 1"]
+    assert titles == ["start", "sampled again", "1. type 500 250", "done: passed, score 1"]
     await page.keyboard.press("ArrowRight")
     await page.keyboard.press("ArrowRight")
-    assert await page.locator("nav button[aria-current=true]").text_content() == "1. computer type"
+    assert await page.locator("nav button[aria-current=true]").text_content() == "1. type 500 250"
     assert await page.locator("#strip button").count() == 4
     assert await page.locator("#marks ellipse").count() == 1, "the place of the action is drawn"
     assert "“Type it”" in (await page.locator("#marks text").first.text_content() or "")
