@@ -110,10 +110,10 @@ class ComputerArgs(ToolArgs):
     @model_validator(mode="before")
     @classmethod
     def _accept_known_spellings(cls, data: Any) -> Any:
-        """Turn the spellings of `_ALIASES` into the schema's, and drop arguments given as null."""
+        """Turn the spellings of `_ALIASES` into the schema's."""
         if not isinstance(data, dict):
             return data
-        data = {name: value for name, value in data.items() if value is not None}
+        data = dict(data)
         if isinstance(data.get("action"), str):
             data["action"] = canonical_action(data["action"])
         if data.get("action") == "terminate":

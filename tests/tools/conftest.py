@@ -12,6 +12,7 @@ import pytest_asyncio
 from Xlib import X
 from Xlib.display import Display
 
+from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.computer import ComputerTool
 
@@ -146,3 +147,10 @@ def act(tool: ComputerTool, screen: Screen) -> Act:
         return await tool.run(args, ToolContext(screen=on))
 
     return run
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def box() -> AsyncIterator[Sandbox]:
+    """A sandbox without a display, shared by the tests of one file."""
+    async with Sandbox.open(SandboxSpec(desktop=False)) as sandbox:
+        yield sandbox

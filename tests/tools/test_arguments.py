@@ -85,7 +85,7 @@ def test_numbers_and_booleans_in_strings_are_taken_by_the_schema() -> None:
     [
         ({"path": 5}, ["`path`", "5", "a string"]),
         ({"path": ["ls"]}, ["`path`", "['ls']", "a string"]),
-        ({"path": None}, ["`path`", "a string"]),
+        ({"path": None}, ["`path` is missing"]),
         ({"path": "a", "count": "twenty"}, ["`count`", "'twenty'", "an integer"]),
         ({"path": "a", "deep": "maybe"}, ["`deep`", "'maybe'", "true or false"]),
         ({"path": "a", "paths": "abc"}, ["`paths`", "'abc'", "a list"]),

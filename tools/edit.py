@@ -1,0 +1,290 @@
+"""The `edit` tool: looks at and changes text files of the workspace, and nothing else about them.
+
+Encoding, byte order mark, line ends, file mode and whatever is not asked for stay as they are. Text is
+matched exactly; a file that changed since the model last saw it is not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from pilotfish.sandbox import Files, SandboxError, SandboxPathError
+from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.grid import short
+from pilotfish.tools.nearest import explain_miss
+from pilotfish.tools.textfile import NotText, TextFile
+
+MAX_BYTES = 10_000_000
+"""The largest file that is read."""
+_VIEW_LINES = 2_000
+_VIEW_CHARACTERS = 40_000
+_LINE_CHARACTERS = 2_000
+
+
+def _range(value: object) -> tuple[int, int]:
+    wrong = ValueError(
+        f"is {short(value)}, but must be [first, last] line numbers, from 1 on; last -1 is the end"
+    )
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise wrong
+    try:
+        first, last = (int(part) for part in value)
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+    if any(isinstance(part, bool) for part in value) or first < 1 or (last != -1 and last < first):
+        raise wrong
+    return first, last
+
+
+Lines = Annotated[
+    tuple[int, int],
+    BeforeValidator(_range),
+    WithJsonSchema({"type": "array", "items": {"type": "integer"}}),
+]
+
+
+class EditArgs(ToolArgs):
+    """One look at or change of a file. Line numbers start at 1."""
+
+    command: Literal["view", "create", "replace", "insert"]
+    path: str = Field(description="file in the workspace")
+    old_text: str | None = Field(None, description="replace: the exact text")
+    new_text: str | None = Field(None, description="replace, insert, create: the new text")
+    replace_all: bool = Field(False, description="replace: every match")
+    line: int | None = Field(None, ge=0, description="insert: after this line, 0 for the top")
+    lines: Lines | None = Field(None, description="view: [first,last]")
+    overwrite: bool = Field(False, description="create: replace a file that exists")
+    encoding: str | None = Field(None, description="if neither Unicode nor declared, such as gbk")
+
+    @model_validator(mode="after")
+    def _require_what_the_command_needs(self) -> EditArgs:
+        needs = {"replace": ("old_text", "new_text"), "insert": ("line", "new_text"), "create": ("new_text",)}
+        for need in needs.get(self.command, ()):
+            if getattr(self, need) is None:
+                raise ValueError(f"`{self.command}` needs `{need}`")
+        if self.command == "replace" and self.old_text == "":
+            raise ValueError("`old_text` is empty; give the text to replace, or use `insert` with a line")
+        if self.command == "replace" and self.old_text == self.new_text:
+            raise ValueError(
+                "`old_text` and `new_text` are the same, so nothing would change; give another new text"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the model last saw of a file: a digest of the bytes, and the encoding it asked for."""
+
+    digest: bytes
+    encoding: str | None
+
+
+class _EditError(Exception):
+    """The edit cannot be done; the message is what the model is told."""
+
+
+class EditTool:
+    """Keeps, per sandbox and file, what the model has seen, so that it never changes a file it does not
+    know.
+    """
+
+    name = "edit"
+    description = "View or change a text file."
+    Args = EditArgs
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Path], _Seen] = {}
+
+    async def run(self, args: EditArgs, context: ToolContext) -> ToolResult:
+        """View or change the file; whatever stands against it is a result and leaves the file as it was."""
+        if context.box is None:
+            return ToolResult(False, "edit: there is no sandbox here; use the other tools.")
+        try:
+            text = await asyncio.to_thread(self._do, args, context.box.files)
+        except (_EditError, SandboxError) as error:
+            return ToolResult(False, f"edit: {error}")
+        return ToolResult(True, text)
+
+    async def close(self) -> None:
+        """Forget what was seen."""
+        self._seen.clear()
+
+    def _do(self, args: EditArgs, files: Files) -> str:
+        if args.command == "create":
+            return self._create(args, files)
+        real = files.resolve(args.path)
+        data = _read(files, args.path)
+        seen = self._seen.get((str(files.root), real))
+        encoding = args.encoding or (seen.encoding if seen else None)
+        try:
+            file = TextFile.decode(data, encoding)
+        except NotText as error:
+            raise _EditError(f"{args.path} {error}.") from None
+        if args.command == "view":
+            text = _view(args, file)
+            self._remember(files, real, data, encoding)
+            return text
+        self._refuse_stale(files, real, data, args.path)
+        changed, text = _replace(args, file) if args.command == "replace" else _insert(args, file)
+        self._write(files, real, args.path, changed, encoding)
+        return text
+
+    def _create(self, args: EditArgs, files: Files) -> str:
+        assert args.new_text is not None
+        real = files.resolve(args.path)
+        try:
+            file = TextFile(args.new_text, args.encoding or "utf-8")
+            if files.exists(args.path):
+                data = _read(files, args.path)
+                old = TextFile.decode(data, args.encoding)
+                if not args.overwrite:
+                    size = _count(old.line_count, "line")
+                    raise _EditError(f"{args.path} exists with {size}; use `replace`, or set `overwrite`.")
+                self._refuse_stale(files, real, data, args.path)
+                file = old.with_text(_lf(args.new_text))
+        except NotText as error:
+            raise _EditError(f"{args.path} {error}.") from None
+        self._write(files, real, args.path, file, args.encoding)
+        return f"ok; {_count(file.line_count, 'line')}"
+
+    def _refuse_stale(self, files: Files, real: Path, data: bytes, path: str) -> None:
+        seen = self._seen.get((str(files.root), real))
+        if seen is not None and seen.digest != _digest(data):
+            raise _EditError(f"{path} has changed on disk since you last saw it; view it again, then edit.")
+
+    def _write(self, files: Files, real: Path, path: str, file: TextFile, encoding: str | None) -> None:
+        try:
+            data = file.encode()
+        except NotText as error:
+            raise _EditError(f"{path} {error}.") from None
+        except LookupError:
+            raise _EditError(
+                f"`encoding` is {encoding!r}, which is no encoding; name one such as gbk."
+            ) from None
+        files.write_bytes(real, data)
+        self._remember(files, real, data, encoding)
+
+    def _remember(self, files: Files, real: Path, data: bytes, encoding: str | None) -> None:
+        self._seen[str(files.root), real] = _Seen(_digest(data), encoding)
+
+
+def _read(files: Files, path: str) -> bytes:
+    try:
+        return files.read_bytes(path, limit=MAX_BYTES)
+    except SandboxPathError as error:
+        if error.reason == "missing":
+            raise _EditError(f"{path} does not exist; {_near(files, path)}.") from None
+        raise
+
+
+def _near(files: Files, path: str) -> str:
+    """Names like the one that is missing, or what to do."""
+    folder = Path(path).parent
+    try:
+        names = [entry.name for entry in files.list(folder) if entry.kind == "file"]
+    except SandboxPathError:
+        return "use `create` for a new file, or look with the shell"
+    near = difflib.get_close_matches(Path(path).name, names, n=3)
+    if near:
+        return f"did you mean {' or '.join(str(folder / name) for name in near)}?"[:-1]
+    return "use `create` for a new file, or look with the shell"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _lf(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _view(args: EditArgs, file: TextFile) -> str:
+    """Numbered lines, and in a last line what they do not show."""
+    total = file.line_count
+    first, last = args.lines or (1, -1)
+    if first > max(total, 1):
+        raise _EditError(f"{args.path} has {_count(total, 'line')}, so there is no line {first}.")
+    last = total if last == -1 else min(last, total)
+    shown: list[str] = []
+    size = 0
+    for number, line in enumerate(file.lf.split("\n")[first - 1 : last], first):
+        if len(line) > _LINE_CHARACTERS:
+            line = f"{line[:_LINE_CHARACTERS]}… ({len(line) - _LINE_CHARACTERS} more characters)"
+        size += len(line)
+        if len(shown) == _VIEW_LINES or (size > _VIEW_CHARACTERS and shown):
+            break
+        shown.append(f"{number:>6}\t{line}")
+    end = first + len(shown) - 1
+    notes = _notes(file)
+    if first > 1 or end < total:
+        notes.insert(0, f"lines {first} to {end} of {total}")
+    if end < last:
+        notes.append("view others with `lines`")
+    return "\n".join([*shown, *([f"({', '.join(notes)})"] if notes or not shown else [])])
+
+
+def _notes(file: TextFile) -> list[str]:
+    """What is not usual about a file: UTF-8 without a mark, `\\n` and a line end at the end are."""
+    notes = ["empty file"] if not file.lf else []
+    if file.encoding != "utf-8" or file.bom:
+        mark = " with a byte order mark" if file.bom else ""
+        notes.append(f"{file.encoding}{mark}{', guessed' if file.guessed else ''}")
+    crlf, ends = file.text.count("\r\n"), file.text.count("\n")
+    if crlf:
+        notes.append("CRLF line ends" if crlf == ends else f"{crlf} of {ends} line ends are CRLF")
+    if file.lf and not file.lf.endswith("\n"):
+        notes.append("no line end at the end")
+    return notes
+
+
+def _replace(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
+    assert args.old_text is not None
+    assert args.new_text is not None
+    old, new = _lf(args.old_text), _lf(args.new_text)
+    starts = []
+    at = file.lf.find(old)
+    while at >= 0:
+        starts.append(at)
+        at = file.lf.find(old, at + len(old))
+    if not starts:
+        raise _EditError(f"`old_text` is not in {args.path}: {explain_miss(file.lf, old)}")
+    lines = [file.line_at(start) for start in starts]
+    places = ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
+    if len(starts) > 1 and not args.replace_all:
+        raise _EditError(
+            f"`old_text` is {len(starts)} times in {args.path}, at lines {places}; "
+            "add lines around it, or set `replace_all`."
+        )
+    changed = file.spliced([(start, start + len(old), new) for start in starts])
+    return changed, f"ok; {'line' if len(lines) == 1 else f'{len(lines)} places, lines'} {places}"
+
+
+def _insert(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
+    """After a line; the new text ends its own line, and a file without a line end at its end stays so."""
+    assert args.line is not None
+    assert args.new_text is not None
+    if args.line > file.line_count:
+        raise _EditError(
+            f"{args.path} has {_count(file.line_count, 'line')}, so nothing can go after line {args.line}."
+        )
+    new = _lf(args.new_text).removesuffix("\n")
+    starts = [0]
+    for _ in range(args.line):
+        starts.append(file.lf.find("\n", starts[-1]) + 1)
+    at = starts[-1]
+    if args.line and at == 0:
+        at, new = len(file.lf), "\n" + new
+    else:
+        new += "\n"
+    return file.spliced([(at, at, new)]), f"ok; line {args.line + 1}"
