@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from pilotfish.tasks.episodes.catalog import make_scene
 from pilotfish.tasks.episodes.cdp import PageError
 from pilotfish.tasks.episodes.experts import EXPERTS
 from pilotfish.tasks.episodes.pages import Frame, MiniWob, Screen, Unreachable
-from pilotfish.tasks.episodes.procedural import Scene, make_scene
 from pilotfish.tasks.episodes.shards import Episode
 from pilotfish.tasks.episodes.steps import Expert, Step
 
@@ -89,14 +89,14 @@ async def play_miniwob(
 
 async def play_scene(screen: Screen, seed: int, task: str | None = None, *, augment: bool = True) -> Episode:
     """Play one procedural page; the page itself says whether its goal is reached."""
-    scene: Scene = make_scene(seed, task)
+    scene = make_scene(seed, task)
     screen.rng = random.Random(f"scene:{seed}")
-    await scene.show(screen)
     episode = Episode(scene.task, seed, scene.instruction, success=False)
     slip = (
         blank_click(screen) if augment and scene.task != "page-click" and screen.rng.random() < 0.05 else None
     )
     try:
+        await scene.show(screen)
         await follow(screen, scene.expert, episode, slip)
     except (Unreachable, PageError):
         return episode

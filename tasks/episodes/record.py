@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from pilotfish.tasks.episodes.catalog import SCENES
 from pilotfish.tasks.episodes.cdp import FLAGS, Browser, BrowserError, browser_environment, die_with_parent
 from pilotfish.tasks.episodes.experts import EXPERTS
 from pilotfish.tasks.episodes.pages import (
@@ -35,7 +36,6 @@ from pilotfish.tasks.episodes.pages import (
     check_task,
 )
 from pilotfish.tasks.episodes.play import RELOADED, play_miniwob, play_scene
-from pilotfish.tasks.episodes.procedural import SCENES
 from pilotfish.tasks.episodes.shards import Episode, write_shard
 
 EPISODES_PER_BROWSER = 3000  # a fresh browser now and then keeps memory bounded

@@ -1,0 +1,26 @@
+"""All kinds of procedural task, and the scene of a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from pilotfish.tasks.episodes import scenes_click, scenes_form, scenes_more
+from pilotfish.tasks.episodes.procedural import Scene
+
+# Kind -> (its maker, its weight among the others).
+SCENES: dict[str, tuple[Callable[[random.Random, int], Scene], float]] = {
+    **scenes_click.SCENES,
+    **scenes_form.SCENES,
+    **scenes_more.SCENES,
+}
+
+
+def make_scene(seed: int, task: str | None = None) -> Scene:
+    """The scene of a seed, the same every time; `task` picks one kind. Raises `ValueError` for an unknown kind."""
+    rng = random.Random(f"scene:{task}:{seed}")
+    if task is None:
+        task = rng.choices(list(SCENES), [weight for _, weight in SCENES.values()])[0]
+    if task not in SCENES:
+        raise ValueError(f"There is no procedural task {task!r}; use one of {', '.join(SCENES)}.")
+    return SCENES[task][0](rng, seed)
