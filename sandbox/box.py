@@ -52,9 +52,9 @@ _ENV: Mapping[str, str] = {
 class Sandbox:
     """An isolated machine: `files`, `shell`, `display`, `browser`, programs, snapshots.
 
-    It belongs to the event loop that opened it. It never runs anything on the host because a piece is
-    missing: that raises `SandboxUnavailable`, one sentence with what is missing and the command that brings
-    it.
+    It belongs to the event loop and the thread that opened it, and ends with them. It never runs anything on
+    the host because a piece is missing: that raises `SandboxUnavailable`, one sentence with what is missing
+    and the command that brings it.
     """
 
     def __init__(self, spec: SandboxSpec, folder: HostFolder, workspace: Path) -> None:
@@ -264,16 +264,18 @@ class Sandbox:
             raise bwrap_trouble(said.decode("utf-8", "replace")) from None
 
     async def _close(self) -> None:
-        if self._browser is not None:
-            await self._browser.close()
-        if self._link is not None:
-            self._link.close()  # the guest ends at this end of file, and the kernel ends the rest with it
-        if self._monitor is not None:
-            await self._end_monitor(self._monitor)
-        self.files.close()
-        await asyncio.to_thread(self._folder.remove)
-        if self._janitor is not None:
-            await self._janitor.dismiss()
+        """Every step is taken even when another fails; the stack runs them from the last to the first."""
+        async with contextlib.AsyncExitStack() as steps:
+            if self._janitor is not None:
+                steps.push_async_callback(self._janitor.dismiss)
+            steps.push_async_callback(asyncio.to_thread, self._folder.remove)
+            steps.callback(self.files.close)
+            if self._monitor is not None:
+                steps.push_async_callback(self._end_monitor, self._monitor)
+            if self._link is not None:
+                steps.callback(self._link.close)  # the guest ends at this end of file, and all others with it
+            if self._browser is not None:
+                steps.push_async_callback(self._browser.close)
 
     async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
         try:

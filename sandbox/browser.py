@@ -119,6 +119,7 @@ class Browser:
         self._context: BrowserContext | None = None
         self._look: _Look | None = None
         self._door: BrowserDoor | None = None
+        self._closed = False
 
     @property
     def is_running(self) -> bool:
@@ -142,13 +143,15 @@ class Browser:
         device_scale_factor: display pixels for one CSS pixel.
         app_window: only the page; False gives tabs and an address bar, which take their part of the display.
         fill_display: the page's first pixel is the display's first, the last its last; a smaller viewport
-        needs False and lies in the upper left corner.
+        needs False and lies in the upper left corner. Downloads go to /workspace/Downloads.
         Another viewport, scale or window than the one before restarts the browser (about half a second).
         Raises `SandboxError` when the page cannot be loaded or the browser cannot run.
         """
         look = self._wanted_look(viewport, device_scale_factor, app_window, fill_display, hide_scrollbars)
         url = self._url(os.fspath(url_or_path))
         async with self._turn:
+            if self._closed:
+                raise SandboxError("the sandbox has ended, open a new one.")
             page = await self._fresh_page(look)
             try:
                 await _go(page, url)
@@ -162,12 +165,15 @@ class Browser:
             await self._stop_browser()
 
     async def close(self) -> None:
-        """End the browser and Playwright's driver."""
+        """End the browser and Playwright's driver. An `open` that is under way fails."""
+        self._closed = True
         await self._stop_browser()
-        if self._playwright is not None:
-            with contextlib.suppress(PlaywrightError, TimeoutError):
-                await asyncio.wait_for(self._playwright.stop(), _STOP_SECONDS)
-            self._playwright = None
+        async with self._turn:
+            await self._stop_browser()
+            if self._playwright is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._playwright.stop(), _STOP_SECONDS)
+                self._playwright = None
 
     def sentence(self, what: str, error: PlaywrightError) -> SandboxError:
         """A Playwright error as one sentence: its first line, without the call log."""
@@ -258,10 +264,18 @@ class Browser:
                 handle_sigterm=False,
                 handle_sighup=False,
             )
-        except PlaywrightError as error:
+            await self._keep_downloads(self._context)
+        except (PlaywrightError, LookupError) as error:
             await self._stop_browser()
             raise SandboxError(f"the browser could not start ({_first_line(error)}), try again.") from error
         self._look = look
+
+    @staticmethod
+    async def _keep_downloads(context: BrowserContext) -> None:
+        """Save downloads where the task's files are; Playwright would name a folder of the host."""
+        session = await context.new_cdp_session(context.pages[0])
+        settings = {"behavior": "allow", "downloadPath": str(INNER_WORKSPACE / "Downloads")}
+        await session.send("Browser.setDownloadBehavior", settings)
 
     async def _stop_browser(self) -> None:
         context, self._context, self._look = self._context, None, None
@@ -285,9 +299,9 @@ async def _go(page: Page, url: str) -> None:
     await page.goto(url)
 
 
-def _first_line(error: PlaywrightError) -> str:
+def _first_line(error: Exception) -> str:
     """What went wrong, without the name of the call (`Page.goto: `) and without the log of it."""
-    line = (error.message.strip() or "no reason given").splitlines()[0]
+    line = (str(error).strip() or "no reason given").splitlines()[0]
     return re.sub(r"^\w+\.\w+: ", "", line)
 
 

@@ -130,6 +130,14 @@ async def test_windows_that_a_page_opens_are_gone_with_the_next(desk: Sandbox) -
     await until(lambda: bool((grab(desk) == BLUE).all()))
 
 
+async def test_downloads_land_in_the_workspace(desk: Sandbox) -> None:
+    desk.files.write_text("link.html", "<a id=a download='report.txt' href='data:text/plain,hello'>x</a>")
+    page = await desk.browser.open("link.html")
+    await page.page.click("#a")
+    await until(lambda: desk.files.exists("Downloads/report.txt"))
+    assert desk.files.read_text("Downloads/report.txt") == "hello"
+
+
 async def test_window_that_is_closed(desk: Sandbox) -> None:
     page = await desk.browser.open(show(desk, GREEN))
     await page.page.close()

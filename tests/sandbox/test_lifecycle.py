@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ def traces(workspace: Path, display: str) -> list[str]:
 Owner = tuple[asyncio.subprocess.Process, Path, str, set[tuple[int, str]]]
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def owner(shape: str) -> AsyncIterator[Owner]:
     """A process with an open sandbox: the process, its workspace, its display, everything it started."""
     process = await asyncio.create_subprocess_exec(
@@ -201,6 +201,32 @@ def test_folders_of_dead_owners_are_swept_and_live_ones_are_not() -> None:
         live.remove()
         other.remove()
     assert not X_SOCKETS.joinpath(f"X{number}").is_symlink()
+
+
+async def test_closing_when_the_browser_driver_has_died() -> None:
+    before = process_tree(os.getpid())
+    async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
+        await box.browser.open("data:text/html,hello")
+        tree = process_tree(os.getpid()) - before
+        drivers = [pid for pid, start in tree if any("driver" in name for name in alive({(pid, start)}))]
+        assert drivers
+        for pid in drivers:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxError):
+            await box.browser.open("data:text/html,again")
+    assert alive(tree) == []
+    assert traces(box.workspace, box.display.name) == []
+
+
+@pytest.mark.parametrize("after_s", [0.02, 0.1, 0.2, 0.3])
+async def test_closing_while_a_page_opens(after_s: float) -> None:
+    before = process_tree(os.getpid())
+    async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
+        opening = asyncio.ensure_future(box.browser.open("data:text/html,hello"))
+        await asyncio.sleep(after_s)
+    with contextlib.suppress(SandboxError):  # or it was quick enough
+        await opening
+    assert alive(process_tree(os.getpid()) - before) == []
 
 
 async def test_ten_sandboxes_in_a_row_are_flat() -> None:
