@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 _SHOWN_LINES = 20
 _SHOWN_CHARACTERS = 300
-# Comparing every line of a long file with every line of the old text takes too long to be worth it.
+# Comparing with every line of a long file, or with very long lines, takes too long to be worth it.
 _FUZZY_LINES = 5_000
 _FUZZY_CUTOFF = 0.6
 _LOOKALIKES = str.maketrans(
@@ -29,6 +29,11 @@ def explain_miss(text: str, old: str) -> str:
     if start is None:
         return "nothing in the file is like it; view the file and copy the text exactly."
     found = lines[start : start + len(wanted)]
+    if found == wanted:
+        return (
+            f"lines {start + 1} to {start + len(wanted)} are the same except for line ends at the start or "
+            "the end of `old_text`; leave those out."
+        )
     differ = next((i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), 0)
     shown = [f"{number:>6} {visible(line)}" for number, line in enumerate(found[:_SHOWN_LINES], start + 1)]
     if len(found) > _SHOWN_LINES:
@@ -87,6 +92,7 @@ def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
     if votes:
         return max(0, max(votes, key=lambda start: (votes[start], -start)))
     longest = max(range(len(wanted)), key=lambda offset: len(wanted[offset].strip()))
-    candidates = list(dict.fromkeys(list(places)[:_FUZZY_LINES]))
-    near = difflib.get_close_matches(_plain(wanted[longest]), candidates, n=1, cutoff=_FUZZY_CUTOFF)
+    candidates = [line for line in list(places)[:_FUZZY_LINES] if len(line) <= _SHOWN_CHARACTERS]
+    line = _plain(wanted[longest])[:_SHOWN_CHARACTERS]
+    near = difflib.get_close_matches(line, candidates, n=1, cutoff=_FUZZY_CUTOFF)
     return max(0, places[near[0]][0] - longest) if near else None

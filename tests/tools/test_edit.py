@@ -207,6 +207,20 @@ async def test_the_nearest_block_is_shown(edit):
     assert "nothing in the file is like it" in await edit.refuses("replace", old_text="zzz", new_text="x")
 
 
+async def test_a_line_end_too_many_is_told(edit):
+    edit.put(b"a\nlast")
+    text = await edit.refuses("replace", old_text="last\n", new_text="x\n")
+    assert "lines 2 to 2 are the same except for line ends" in text
+
+
+async def test_a_miss_in_a_large_file_is_explained(edit):
+    edit.put(b"".join(b"row %d;%d\n" % (n, n * n) for n in range(400_000)))
+    text = await edit.refuses("replace", old_text="row 399998;159998400004\nrow 7\n", new_text="x")
+    assert "399999 row 399998;159998400004" in text
+    edit.put(b"x = 1;" * 1_000_000)
+    assert "nothing in the file is like it" in await edit.refuses("replace", old_text="x := 1;", new_text="")
+
+
 async def test_an_ellipsis_stands_for_itself(edit):
     edit.put(b"def f():\n    a()\n    b()\n    c()\n")
     await edit.refuses("replace", old_text="def f():\n    ...\n    c()", new_text="x")
