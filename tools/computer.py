@@ -66,7 +66,9 @@ class ComputerTool:
             await driver.close()
 
     async def _act(self, args: ComputerArgs, screen: Screen) -> ToolResult:
-        driver = self._drivers.setdefault(screen.display, InputDriver(screen.display))
+        if screen.display not in self._drivers:
+            self._drivers[screen.display] = InputDriver(screen.display)
+        driver = self._drivers[screen.display]
         match args.action:
             case "screenshot":
                 return ToolResult(True, "ok")

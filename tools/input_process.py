@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
@@ -143,8 +144,10 @@ class InputProcess:
 
     def _release_after_crash(self) -> None:
         """Take the display over; if its last process ended without a farewell, release what is down."""
-        owner = self._root.get_full_property(self._owner_atom, X.AnyPropertyType)
-        if owner is not None and not _lives(int(owner.value[0])):
+        mark = self._root.get_full_property(self._owner_atom, X.AnyPropertyType)
+        # Any program on the display can write the property, so nothing is expected of its value.
+        owner = list(mark.value)[:1] if mark is not None else []
+        if owner and not _lives(owner[0]):
             self._keyboard.release_everything()
             for button in range(1, 6):
                 if self._root.query_pointer().mask & (X.Button1Mask << (button - 1)):
@@ -174,13 +177,12 @@ class InputProcess:
 
 
 def _lives(pid: int) -> bool:
+    """Whether a process runs; one that is dead and not yet collected by its parent does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
         return False
-    except PermissionError:
-        return True
-    return True
+    return status.rpartition(") ")[2][:1] not in {"Z", "X"}
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

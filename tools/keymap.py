@@ -168,7 +168,7 @@ class LiveKeymap:
         """The original rows of changed keys. They are kept at the root window, so they outlive a crash."""
         stored = self._root.get_full_property(self._property, X.AnyPropertyType)
         flat = [] if stored is None else list(stored.value)
-        return {flat[start]: flat[start + 1 : start + 5] for start in range(0, len(flat), 5)}
+        return {flat[start]: flat[start + 1 : start + 5] for start in range(0, len(flat) - 4, 5)}
 
     def _store(self, rows: Mapping[int, Sequence[int]]) -> None:
         flat = [value for code, row in rows.items() for value in (code, *(list(row) + [0] * 4)[:4])]

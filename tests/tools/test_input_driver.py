@@ -139,6 +139,17 @@ async def test_a_display_that_goes_away_is_one_sentence(tmp_path):
     await driver.close()
 
 
+async def test_a_mark_that_another_program_left_does_no_harm(driver, recorder):
+    root = recorder.display.screen().root
+    for name in ("_PILOTFISH_INPUT_PROCESS", "_PILOTFISH_BORROWED_KEYS"):
+        root.change_property(
+            recorder.display.intern_atom(name), recorder.display.intern_atom("STRING"), 8, b"x"
+        )
+    recorder.display.sync()
+    await driver.call("type", text="aß", takes_s=1)
+    assert len(recorder.key_events()) == 4
+
+
 async def test_two_calls_at_once_follow_each_other(driver, recorder):
     await asyncio.gather(*(driver.call("key", chords=[["a"], ["b"]]) for _ in range(5)))
     pressed = [symbol for kind, symbol in recorder.key_events() if kind == "key"]
