@@ -22,7 +22,7 @@ def open_model(settings: Settings) -> ModelFor:
         return _solution
     from pilotfish.model.engine import Engine
 
-    engine = Engine.load(settings.model, attention=settings.attention)
+    engine = Engine(settings.model, attention=settings.attention)
     return lambda task: engine
 
 

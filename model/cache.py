@@ -47,14 +47,17 @@ class Cache:
         if tokens <= self._capacity:
             return
         block = self.config.text.block_size
-        self._capacity = -(-max(tokens, 2 * self._capacity) // block) * block
-        self._keys = [self._grown(x, 2) for x in self._keys]
-        self._values = [self._grown(x, 2) for x in self._values]
-        self._index = [None if x is None else self._grown(x, 1) for x in self._index]
+        capacity = -(-max(tokens, 2 * self._capacity) // block) * block
+        # Buffer by buffer, the capacity last: memory peaks low, and running out of it leaves a sound cache.
+        for layer, index in enumerate(self._index):
+            self._keys[layer] = self._grown(self._keys[layer], 2, capacity)
+            self._values[layer] = self._grown(self._values[layer], 2, capacity)
+            self._index[layer] = None if index is None else self._grown(index, 1, capacity)
+        self._capacity = capacity
 
-    def _grown(self, old: Tensor, dim: int) -> Tensor:
+    def _grown(self, old: Tensor, dim: int, capacity: int) -> Tensor:
         shape = list(old.shape)
-        shape[dim] = self._capacity
+        shape[dim] = capacity
         new = torch.empty(shape, device=self.device, dtype=self.dtype)
         new.narrow(dim, 0, self.length).copy_(old.narrow(dim, 0, self.length))
         return new

@@ -26,6 +26,7 @@ from pilotfish.model.config import M3Config
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import ModelError
 
+NANO = Path(__file__).parent / "nano"
 WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARD_BYTES = 4 * 1024**3
 
@@ -48,6 +49,11 @@ class Stored:
     file: Path
     dtype: str
     shape: tuple[int, ...]
+
+
+def find_folder(name: Path | str) -> Path:
+    """The folder that a model's name means: `nano` is the checkpoint that ships, anything else a path."""
+    return NANO if str(name) == NANO.name else Path(name)
 
 
 def load(

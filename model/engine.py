@@ -1,0 +1,315 @@
+"""The in-process `Model`: renders a conversation, computes what is new of it, and writes the answer.
+
+The network runs in one worker thread, so the event loop stays free; the thread looks at `stop` before every
+chunk of the prompt and every token of the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pilotfish.model import checkpoint
+from pilotfish.model.chat import ChatFormat
+from pilotfish.model.images import Media, clip_grid, clip_patches
+from pilotfish.model.m3 import M3
+from pilotfish.model.parser import AnswerParser
+from pilotfish.model.protocol import Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
+from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
+from pilotfish.model.sequence import Tokens, TokenSequence
+from pilotfish.model.text import AttentionKind
+from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
+
+DTypeName = Literal["auto", "bfloat16", "float32"]
+Reason = Literal["end", "length", "time", "stop"]
+
+CPU_CHUNK, GPU_CHUNK = 256, 2048
+FEATURE_BYTES = 256 * 1024**2
+
+
+class Engine:
+    """A checkpoint that answers conversations on this machine.
+
+    It keeps the last prompt's cache: a prompt that begins like the one before is computed from where it
+    differs. Answers do not depend on that (see `sequence.py`). Answers are computed one at a time.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        device: str = "auto",
+        dtype: DTypeName = "auto",
+        attention: AttentionKind = "sparse",
+    ):
+        """Load a checkpoint folder, or `nano`, the one that ships.
+
+        device: "auto" takes a CUDA GPU when there is one. dtype: "auto" is bf16, but fp32 on a CPU without
+        bf16 arithmetic. attention: "dense" shows what MSA changes. Raises ModelError with one sentence.
+        """
+        folder = checkpoint.find_folder(folder)
+        self._name = folder.name
+        chosen = pick_device(device)
+        on_cpu = chosen.type == "cpu"
+        if on_cpu:
+            torch.set_num_threads(cpu_threads())
+        self.tokenizer = Tokenizer.from_folder(folder)
+        self.format = ChatFormat.from_folder(folder, self.tokenizer, clip_grid)
+        with _memory_named(f"the weights of {folder.name} on {chosen}", "choose a smaller checkpoint"):
+            self.model, self.config = checkpoint.load(folder, chosen, pick_dtype(dtype, chosen))
+        self._stop_ids, self._forbidden = self._token_roles()
+        self.sequence = TokenSequence(
+            self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention
+        )
+        self.features = Features(self.model)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    @property
+    def name(self) -> str:
+        """The checkpoint folder's name."""
+        return self._name
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self.config.text.max_position_embeddings
+
+    async def respond(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        *,
+        stop: asyncio.Event,
+        limits: Limits,
+    ) -> AsyncIterator[Chunk]:
+        """Stream one answer; the last chunk is an `EndChunk`. Setting `stop` ends it within one step.
+
+        Raises ModelError when the conversation cannot be rendered or does not fit the context, when memory
+        runs out, and when the network's scores are not numbers.
+        """
+        loop = asyncio.get_running_loop()
+        chunks: asyncio.Queue[Chunk | None] = asyncio.Queue()
+        left = threading.Event()
+
+        def work() -> None:
+            try:
+                for chunk in self._answer(
+                    conversation, tools, limits, lambda: stop.is_set() or left.is_set()
+                ):
+                    loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            finally:
+                loop.call_soon_threadsafe(chunks.put_nowait, None)
+
+        running = loop.run_in_executor(self._worker, work)
+        try:
+            while (chunk := await chunks.get()) is not None:
+                yield chunk
+            await running
+        finally:
+            # Whoever leaves early must not leave a thread behind that still writes to the cache.
+            left.set()
+            await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()
+
+    def close(self) -> None:
+        """Wait for the worker thread to end."""
+        self._worker.shutdown()
+
+    def _answer(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        limits: Limits,
+        stopped: Callable[[], bool],
+    ) -> Iterator[Chunk]:
+        deadline_s = time.monotonic() + limits.max_seconds
+
+        def cut_short() -> Reason | None:
+            if stopped():
+                return "stop"
+            return "time" if time.monotonic() >= deadline_s else None
+
+        sampler = Sampler(
+            temperature=limits.temperature, top_p=limits.top_p, seed=limits.seed, forbidden=self._forbidden
+        )
+        prompt = self.format.render(conversation, tools, limits.thinking)
+        place_ids = (self.config.image_token_id, self.config.video_token_id)
+        tokens = Tokens.lay_out(prompt.ids, prompt.media, place_ids)
+        room = self.context - len(tokens)
+        if room < 1:
+            raise ModelError(
+                f"The conversation has {len(tokens)} tokens and {self.name} reads at most "
+                f"{self.context - 1}; drop its oldest clips or start a new one."
+            )
+        cached = self.sequence.reusable(tokens)
+        began_s, self.features.seconds = time.perf_counter(), 0.0
+        with _memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
+            scores = self.sequence.extend(
+                tokens,
+                lambda number: self.features.of(tokens.spans[number].content, prompt.media[number]),
+                lambda: cut_short() is not None,
+            )
+            read_s = time.perf_counter()
+            parser = AnswerParser(tools, starts_in_thinking=limits.thinking == "enabled")
+            most = max(0, min(limits.max_tokens, room))
+            written, reason = yield from self._write(scores, sampler, parser, most, cut_short)
+        vision_s = self.features.seconds
+        yield EndChunk(
+            reason,
+            Usage(
+                input_tokens=len(tokens),
+                cached_tokens=cached,
+                output_tokens=written,
+                vision_s=vision_s,
+                prefill_s=read_s - began_s - vision_s,
+                decode_s=time.perf_counter() - read_s,
+            ),
+        )
+
+    def _write(
+        self,
+        scores: Tensor | None,
+        sampler: Sampler,
+        parser: AnswerParser,
+        most: int,
+        cut_short: Callable[[], Reason | None],
+    ) -> Generator[Chunk, None, tuple[int, Reason]]:
+        """Write an answer of at most `most` tokens; returns how many were written and why it ended."""
+        decoder = self.tokenizer.decoder()
+        written = 0
+        reason = cut_short()
+        while reason is None and scores is not None:
+            if written == most:
+                reason = "length"
+                break
+            token = sampler.choose(scores)
+            written += 1
+            if token in self._stop_ids:
+                reason = "end"
+                break
+            yield from parser.feed(decoder.feed(token))
+            if written < most:
+                scores = self.sequence.append(token)
+            reason = cut_short()
+        yield from parser.feed(decoder.close())
+        yield from parser.close()
+        return written, reason or "stop"
+
+    def _token_roles(self) -> tuple[frozenset[int], list[int]]:
+        """Ids that end an answer, and ids that are never written; raises ModelError if files disagree."""
+        tokenizer, config = self.tokenizer, self.config
+        vocab = config.text.vocab_size
+        if tokenizer.vocab_size > vocab:
+            raise ModelError(
+                f"tokenizer.json of {self.name} has {tokenizer.vocab_size} ids, the weights have {vocab}; "
+                "copy both from the same checkpoint."
+            )
+        ours, theirs = (
+            (config.image_token_id, config.video_token_id),
+            (tokenizer.image_id, tokenizer.video_id),
+        )
+        if ours != theirs:
+            raise ModelError(
+                f"config.json of {self.name} has pictures and clips at ids {ours}, tokenizer.json at "
+                f"{theirs}; copy both from the same checkpoint."
+            )
+        # A model that opens the next turn itself has ended its own.
+        ends = {tokenizer.eos_id, tokenizer.id(TURN_START), tokenizer.id(DOCUMENT_START)}
+        if config.text.eos_token_id is not None:
+            ends.add(config.text.eos_token_id)
+        known = [tokenizer.markers[marker] for marker in MEDIA_TOKENS if marker in tokenizer.markers]
+        return frozenset(ends), [*known, *range(tokenizer.vocab_size, vocab)]
+
+
+class Features:
+    """Vision tokens by the pixels they came from, kept while there is room; those unused longest go first.
+
+    seconds: time spent on encoding since someone set it to zero.
+    """
+
+    def __init__(self, model: M3, limit_bytes: int = FEATURE_BYTES):
+        self.model, self.limit_bytes, self.seconds = model, limit_bytes, 0.0
+        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
+
+    @torch.no_grad()
+    def of(self, content: bytes, media: Media) -> Tensor:
+        """The vision tokens [tokens, hidden] of a picture or clip with this content hash."""
+        if content in self._kept:
+            self._kept.move_to_end(content)
+            return self._kept[content]
+        began_s = time.perf_counter()
+        patches, grids = clip_patches(media)
+        device = self.model.language_model.lm_head.weight.device
+        features = self.model.encode_media(torch.from_numpy(patches).to(device), grids)
+        self._kept[content] = features
+        while len(self._kept) > 1 and self.bytes > self.limit_bytes:
+            self._kept.popitem(last=False)
+        self.seconds += time.perf_counter() - began_s
+        return features
+
+    @property
+    def bytes(self) -> int:
+        """Memory the kept vision tokens hold."""
+        return sum(features.nbytes for features in self._kept.values())
+
+
+def pick_device(name: str) -> torch.device:
+    """The device a setting means; raises ModelError for one that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise ModelError(f"There is no device {name!r} here; choose auto or cpu.") from None
+    return device
+
+
+def pick_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
+    """The dtype a setting means on a device; raises ModelError for a name outside `DTypeName`."""
+    if name == "auto":
+        name = "bfloat16" if device.type != "cpu" or cpu_has_bf16() else "float32"
+    if name not in ("bfloat16", "float32"):
+        raise ModelError(f"dtype is {name!r}; choose auto, bfloat16 or float32.")
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this CPU multiplies bf16 natively; without, bf16 is several times slower than fp32."""
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def cpu_threads() -> int:
+    """Threads for the network: half the cores, because the desktop and the browser run beside it.
+
+    More threads than free cores make every small product wait for the slowest: on two busy cores two threads
+    were measured twenty times slower than one. OMP_NUM_THREADS overrides.
+    """
+    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        return max(1, int(os.environ["OMP_NUM_THREADS"]))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)
+
+
+@contextlib.contextmanager
+def _memory_named(what: str, mend: str) -> Iterator[None]:
+    """Turn running out of memory into a ModelError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise ModelError(f"There is not enough memory for {what}; {mend}.") from None
+        raise

@@ -1,0 +1,165 @@
+"""One conversation inside the model: its tokens, where its pictures lie, and the cache of both.
+
+A result must not depend on what happened to be cached. Matrix products of different heights may differ in the
+last bits, so tokens are computed in chunks that start at multiples of one fixed size, and only whole chunks
+are kept for the next prompt. A prompt then gives the same scores, bit for bit, whether its prefix was cached
+or not (on the same device, with the same number of threads); the price is to compute again the tokens behind
+the last whole chunk, the previous answer among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pilotfish.model.cache import Cache
+from pilotfish.model.images import MERGE, Media, clip_grid, content_hash
+from pilotfish.model.m3 import M3
+from pilotfish.model.protocol import ModelError
+from pilotfish.model.text import AttentionKind
+
+
+@dataclass(frozen=True)
+class Span:
+    """The tokens from a picture's or clip's first placeholder through its last: [start, end)."""
+
+    start: int
+    end: int
+    content: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A prompt as the model computes it: ids [T], which of them are placeholders [T], and whose they are."""
+
+    ids: npt.NDArray[np.int64]
+    is_place: npt.NDArray[np.bool_]
+    spans: tuple[Span, ...]
+
+    @staticmethod
+    def lay_out(ids: Sequence[int], media: Sequence[Media], place_ids: Sequence[int]) -> Tokens:
+        """Find the placeholders of each picture and clip; raises ModelError when they do not add up."""
+        array = np.asarray(ids, dtype=np.int64)
+        is_place = np.isin(array, place_ids)
+        places = np.flatnonzero(is_place)
+        counts = [sum(t * h * w // MERGE**2 for t, h, w in clip_grid(item)) for item in media]
+        if sum(counts) != len(places):
+            raise ModelError(
+                f"The prompt holds {len(places)} placeholders where its pictures need {sum(counts)}; "
+                "use the chat template that belongs to the checkpoint."
+            )
+        spans, used = [], 0
+        for item, count in zip(media, counts, strict=True):
+            own = places[used : used + count]
+            spans.append(Span(int(own[0]), int(own[-1]) + 1, content_hash(item)))
+            used += count
+        return Tokens(array, is_place, tuple(spans))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, length: int) -> Tokens:
+        """The first `length` tokens; a picture cut in two keeps its whole span, and so its identity."""
+        spans = tuple(span for span in self.spans if span.start < length)
+        return Tokens(self.ids[:length], self.is_place[:length], spans)
+
+    def common(self, other: Tokens) -> int:
+        """How many leading tokens are the same here and there; pictures count by their pixels, whole."""
+        shorter = min(len(self), len(other))
+        different = np.flatnonzero(self.ids[:shorter] != other.ids[:shorter])
+        length = int(different[0]) if len(different) else shorter
+        for mine, theirs in zip(self.spans, other.spans, strict=False):
+            if mine.start < length and mine != theirs:
+                return min(mine.start, theirs.start)
+        return length
+
+
+class TokenSequence:
+    """Tokens and their cache. Extended, truncated and forked as one; not for use by two threads at once.
+
+    chunk: tokens computed at once, and the step of what is kept between prompts.
+    """
+
+    def __init__(self, model: M3, *, chunk: int, attention: AttentionKind = "sparse"):
+        weight = model.language_model.lm_head.weight
+        self.model, self.chunk, self.attention = model, chunk, attention
+        self.cache = Cache(model.config, 0, weight.device, weight.dtype)
+        self.tokens = Tokens.lay_out((), (), ())
+
+    @property
+    def length(self) -> int:
+        """Tokens the cache holds, appended ones included."""
+        return self.cache.length
+
+    def reusable(self, tokens: Tokens) -> int:
+        """How many leading tokens of a prompt would not be computed again."""
+        whole = min(len(self.tokens), self.cache.length)
+        last = len(tokens) - 1  # its scores are always wanted
+        return min(whole, self.tokens.common(tokens), last) // self.chunk * self.chunk
+
+    @torch.no_grad()
+    def extend(
+        self,
+        tokens: Tokens,
+        features: Callable[[int], Tensor],
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Tensor | None:
+        """Make the sequence hold exactly this prompt; return the scores [vocab] of its last token.
+
+        features: the vision tokens of the picture with this number, asked for when its turn comes.
+        cancelled: asked before every chunk; when it says so the chunks computed stay and None comes back.
+        """
+        assert len(tokens) > 0, "a prompt has at least one token"
+        self.truncate(self.reusable(tokens))
+        scores: Tensor | None = None
+        for start in range(self.length, len(tokens), self.chunk):
+            if cancelled():
+                return None
+            end = min(start + self.chunk, len(tokens))
+            ids = self._ids(tokens.ids[start:end])
+            media = _media_between(tokens, start, end, features)
+            if end < len(tokens):
+                self.model.hidden(ids, self.cache, media, self.attention)
+            else:
+                scores = self.model(ids, self.cache, media, last_only=True, attention=self.attention)[0, -1]
+            self.tokens = tokens.cut(end)
+        return scores
+
+    @torch.no_grad()
+    def append(self, token_id: int) -> Tensor:
+        """Add one token of an answer; return the scores [vocab] that follow it."""
+        ids = self._ids(np.array([token_id], dtype=np.int64))
+        scores: Tensor = self.model(ids, self.cache, last_only=True, attention=self.attention)[0, -1]
+        return scores
+
+    def truncate(self, length: int) -> None:
+        """Forget everything after the first `length` tokens; this is how a step is taken back."""
+        self.cache.truncate(length)
+        self.tokens = self.tokens.cut(length)
+
+    def fork(self) -> TokenSequence:
+        """An independent copy that shares the weights."""
+        twin = TokenSequence(self.model, chunk=self.chunk, attention=self.attention)
+        twin.cache, twin.tokens = self.cache.fork(), self.tokens
+        return twin
+
+    def _ids(self, ids: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(ids)[None].to(self.cache.device)
+
+
+def _media_between(tokens: Tokens, start: int, end: int, features: Callable[[int], Tensor]) -> Tensor | None:
+    """The vision tokens of the placeholders in [start, end), in order."""
+    parts = []
+    for number, span in enumerate(tokens.spans):
+        if span.end <= start or span.start >= end:
+            continue
+        first = int(tokens.is_place[span.start : max(start, span.start)].sum())
+        count = int(tokens.is_place[max(start, span.start) : min(end, span.end)].sum())
+        if count:
+            parts.append(features(number)[first : first + count])
+    return torch.cat(parts) if parts else None
