@@ -178,7 +178,7 @@ class Sandbox:
     async def restore(self, snapshot: str) -> None:
         """Give the workspace the files that it had at `snapshot`.
 
-        Programs go on running and see the old files.
+        Programs go on running; what they have open, or write meanwhile, is theirs.
         """
         await _in_thread(lambda: self._snapshots.restore(snapshot))
 
@@ -302,8 +302,7 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_DATA": limits.data_bytes,
-        # 1, not 0: neither writes a file, but with 0 the kernel would still feed a core_pattern that is a
-        # program.
+        # 1, not 0: neither writes a file, but 0 would still feed a core_pattern that is a program.
         "RLIMIT_CORE": 1,
     }
 

@@ -33,13 +33,10 @@ _ETC = (
     "X11",
     "xdg",
     "gtk-3.0",
-    "python3",
-    "python3.11",
-    "vim",
     "inputrc",
     "bash.bashrc",
 )
-_CACHES = ("/var/cache/fontconfig", "/var/lib/dpkg/status")
+_FONT_CACHE = "/var/cache/fontconfig"
 
 # Bits of /proc that belong to the whole machine. When the host user is real root, the process inside still is
 # root to the files of /proc/sys (core_pattern would run a program of the sandbox's choice on the host), so
@@ -91,10 +88,9 @@ def system_argv(limits: Limits) -> list[str]:
             argv += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             argv += ["--ro-bind", str(path), str(path)]
-    for name in _ETC:
+    for name in (*_ETC, *(path.name for path in Path("/etc").glob("python3*"))):
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for path_name in _CACHES:
-        argv += ["--ro-bind-try", path_name, path_name]
+    argv += ["--ro-bind-try", _FONT_CACHE, _FONT_CACHE]
     argv += ["--proc", "/proc"]
     for name in _PROC:
         argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]

@@ -281,6 +281,8 @@ def main() -> None:
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
+    os.closerange(3, control.fileno())  # what bubblewrap left open
+    os.closerange(control.fileno() + 1, HIGH_FD)
     # The trusted side may go away while something is being said to it.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Guest(control).serve()

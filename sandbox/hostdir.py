@@ -24,11 +24,16 @@ from pilotfish.sandbox.trees import remove_tree
 
 X_SOCKETS = Path("/tmp/.X11-unix")
 _FIRST_DISPLAY, _LAST_DISPLAY = 100, 4999
+_LONGEST_BASE = 70  # names of sockets below it have to fit in 107 bytes
 
 
 def base_folder() -> Path:
     """The folder that holds this user's sandboxes; created, and refused when it is another user's."""
     base = Path(tempfile.gettempdir()) / f"pilotfish-{os.getuid()}"
+    if len(str(base)) > _LONGEST_BASE:
+        raise SandboxError(
+            f"temporary folder {tempfile.gettempdir()!r} has too long a name, set TMPDIR to another."
+        )
     with contextlib.suppress(FileExistsError):
         base.mkdir(mode=0o700)
     found = base.lstat()

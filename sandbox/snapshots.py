@@ -26,9 +26,11 @@ class Snapshots:
         target.mkdir(mode=0o700)
         try:
             copy_tree(self._workspace, target)
-        except BaseException:
+        except OSError as error:
             remove_tree(target)
-            raise
+            raise SandboxError(
+                f"the snapshot could not be taken ({error.strerror}), free some space."
+            ) from error
         return name
 
     def restore(self, name: str) -> None:
@@ -36,5 +38,10 @@ class Snapshots:
         source = self._store / name
         if not name.isalnum() or not source.is_dir():
             raise SandboxError(f"there is no snapshot {name!r} of this sandbox, take one first.")
-        empty_folder(self._workspace)
-        copy_tree(source, self._workspace)
+        try:
+            empty_folder(self._workspace)
+            copy_tree(source, self._workspace)
+        except OSError as error:
+            raise SandboxError(
+                f"snapshot {name!r} could not be restored ({error.strerror}), it is kept: try again."
+            ) from error

@@ -7,13 +7,14 @@ than one name: each entry is opened relative to the descriptor of its parent wit
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_TRIES = 32
 
 
 def remove_tree(path: Path) -> None:
@@ -36,11 +37,23 @@ def empty_folder(path: Path) -> None:
 
 
 def _remove(parent: int, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # someone else removes it too
+    for attempt in range(_TRIES):
         try:
-            os.unlink(name, dir_fd=parent)
-        except (IsADirectoryError, PermissionError):
-            _remove_folder(parent, name)
+            _remove_once(parent, name)
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # Someone puts new files into a folder that is being emptied.
+            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
+                raise
+
+
+def _remove_once(parent: int, name: str) -> None:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except (IsADirectoryError, PermissionError):
+        _remove_folder(parent, name)
 
 
 def _remove_folder(parent: int, name: str) -> None:
@@ -78,18 +91,28 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def _copy_content(source: int, target: int) -> None:
     for name in os.listdir(source):
-        try:
-            found = os.stat(name, dir_fd=source, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
-                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-                times = (found.st_atime_ns, found.st_mtime_ns)
-                os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
-            elif stat.S_ISDIR(found.st_mode):
-                _copy_folder(source, target, name)
-            elif stat.S_ISREG(found.st_mode):
-                _copy_file(source, target, name)
-        except FileNotFoundError:
-            continue  # removed while we looked
+        for attempt in range(_TRIES):
+            try:
+                _copy_entry(source, target, name)
+                break
+            except FileNotFoundError:
+                break  # removed while we looked
+            except FileExistsError:  # a program writes into the target: what is restored wins
+                if attempt == _TRIES - 1:
+                    raise
+                _remove(target, name)
+
+
+def _copy_entry(source: int, target: int, name: str) -> None:
+    found = os.stat(name, dir_fd=source, follow_symlinks=False)
+    if stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        times = (found.st_atime_ns, found.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+    elif stat.S_ISDIR(found.st_mode):
+        _copy_folder(source, target, name)
+    elif stat.S_ISREG(found.st_mode):
+        _copy_file(source, target, name)
 
 
 def _copy_folder(source: int, target: int, name: str) -> None:

@@ -36,6 +36,20 @@ async def test_everything_comes_back(box: Sandbox) -> None:
     assert box.files.read_text("deep/er/file") == "one\n"
 
 
+async def test_restoring_while_programs_write(box: Sandbox) -> None:
+    await box.shell.run("rm -rf /workspace/*; mkdir d; for i in $(seq 50); do echo old > d/$i; done")
+    snapshot = await box.snapshot()
+    script = "while :; do for i in $(seq 50); do mkdir -p d; echo new > d/$i; echo new > d/x$i; done; done"
+    writer = await box.run(["bash", "-c", script], capture=False)
+    try:
+        for _ in range(10):
+            await box.restore(snapshot)
+    finally:
+        await writer.kill()
+    await box.restore(snapshot)
+    assert (await box.shell.run("cat d/* | sort | uniq -c")).output.split() == ["50", "old"]
+
+
 async def test_unknown_snapshot_changes_nothing(box: Sandbox) -> None:
     box.files.write_text("kept", "1")
     for name in ("nothing", "../x", ""):
