@@ -379,6 +379,8 @@ class Episode:
         return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
 
     async def _see_whether_it_ended(self) -> None:
+        if not self.box.is_open:
+            raise MachineBroke("The sandbox has ended.")
         if self.box.spec.browser and not self.box.browser.is_running:
             raise MachineBroke("The browser in the sandbox has ended.")
         try:

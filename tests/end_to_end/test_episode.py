@@ -24,6 +24,7 @@ from pilotfish.model.protocol import (
     Message,
     ModelError,
     TextChunk,
+    ToolCall,
     ToolSpec,
 )
 from pilotfish.model.scripted import ScriptedModel
@@ -104,20 +105,28 @@ async def test_only_the_first_call_of_a_turn_runs(shell_task: Task, open_episode
     ("bad", "says"),
     [
         (call("compute", action="done"), "no tool"),
-        (call(action="left_clack_clack"), "left_clack_clack"),
-        (call(action="left_click", coordinate=[500, 2000]), "2000"),
-        (call(action=["left_click"]), "action"),
-        (call(), "missing"),
+        (call("shell", comand="ls"), "comand"),
+        (call("shell", command=["ls"]), "must be a string"),
+        (call("shell"), "missing"),
     ],
 )
 async def test_a_call_that_makes_no_sense_is_explained(
-    web_task: Task, open_episode: Open, bad: object, says: str
+    shell_task: Task, open_episode: Open, bad: ToolCall, says: str
 ) -> None:
-    async with open_episode(web_task, [turn(bad), turn(DONE)]) as episode:  # type: ignore[arg-type]
+    async with open_episode(shell_task, [turn(bad), turn(text="I give up.")]) as episode:
         outcome = await episode.run()
         assert says in str(told(episode)[0].parts[0])
-        assert isinstance(told(episode)[0].parts[1], Clip)
-    assert outcome.end == "done"
+    assert outcome.end == "answered"
+
+
+async def test_after_a_senseless_call_the_model_sees_the_screen(web_task: Task, open_episode: Open) -> None:
+    bad = call(action="left_click", coordinate=[500, 2000])
+    async with open_episode(web_task, [turn(bad), turn(DONE)]) as episode:
+        await episode.run()
+        text, clip = told(episode)[0].parts
+    assert "2000" in str(text)
+    assert str(text).endswith("\nunchanged")
+    assert isinstance(clip, Clip)
 
 
 async def test_three_senseless_calls_in_a_row_end_it(
@@ -192,12 +201,6 @@ async def test_a_denied_call_does_not_run(shell_task: Task, open_episode: Open, 
         assert "denied" in str(told(episode)[0].parts[0])
         assert not any(episode.box.workspace.iterdir())
     assert not any(isinstance(event, Intended) for event in read_run(tmp_path / "run").events)
-
-
-async def test_infeasible_is_an_end(web_task: Task, open_episode: Open) -> None:
-    async with open_episode(web_task, [turn(call(action="infeasible"))]) as episode:
-        outcome = await episode.run()
-    assert (outcome.end, outcome.grade.passed) == ("infeasible", False)
 
 
 class Broken:

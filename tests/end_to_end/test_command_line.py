@@ -1,0 +1,225 @@
+"""The command as a person or a script uses it: real processes, real sandboxes, exit statuses, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pilotfish.agent import events as log
+from pilotfish.agent.prompt import UNKNOWN_OUTCOME
+
+PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
+
+COUNTING = """
+instruction: Count.
+tools: [shell]
+environment: {kind: shell}
+limits: {steps: 40, seconds: 300}
+graders: [{kind: file_matches, path: count.txt, pattern: "^29$"}]
+solution:
+"""
+
+
+def pilotfish(*arguments: object, timeout: float = 90, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [*PILOTFISH, *map(str, arguments)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        **options,  # type: ignore[call-overload,no-any-return]
+    )
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Path:
+    """A task whose solution adds one number a step to a file, slowly enough to be killed in between."""
+    steps = "".join(f"  - echo {n} >> count.txt; sleep 0.1\n" for n in range(30))
+    path = tmp_path / "counting.yaml"
+    path.write_text(COUNTING + steps)
+    return path
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+def wait_for_events(process: subprocess.Popen[bytes], folder: Path, count: int) -> None:
+    """Wait until the one run in `folder` has that many records, or its process has ended."""
+    while process.poll() is None:
+        logs = list((folder / "runs").glob("*/events.jsonl"))
+        if logs and logs[0].read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.01)
+
+
+def test_help_is_fast_and_lists_the_commands() -> None:
+    done = pilotfish("--help")
+    assert done.returncode == 0
+    for name in ("run", "bench", "replay", "resume", "doctor", "model", "demo", "version"):
+        assert f"\n  {name} " in done.stdout
+    heavy = [sys.executable, "-X", "importtime", *PILOTFISH[1:], "--help"]
+    imported = subprocess.run(heavy, capture_output=True, text=True, check=True).stderr
+    for module in ("torch", "playwright", "numpy", "pydantic"):
+        assert f" {module}\n" not in imported, f"{module} makes --help slow"
+
+
+def test_version_as_json() -> None:
+    done = pilotfish("version", "--json")
+    assert json.loads(done.stdout)["version"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["run"], 2, "either a TASK or --instruction"),
+        (["run", "web/sign-inn"], 2, "sign-in"),
+        (["run", "nowhere.yaml"], 2, "nowhere.yaml"),
+        (["run", "web/sign-in", "--desktop"], 2, "--instruction"),
+        (["run", "web/sign-in", "--attention", "blurred"], 2, "attention is 'blurred'"),
+        (["run", "web/sign-in", "--max-steps", "0"], 2, "max_steps is 0"),
+        (["run", "web/sign-in", "--model", "/no/such/folder"], 1, "/no/such/folder"),
+        (["run", "--instruction", "x", "--model", "solution"], 1, "no reference solution"),
+        (["run", "--instruction", "x", "--tools", "shell,telepathy", "--model", "solution"], 2, "telepathy"),
+        (["bench", "miniwob", "--tasks", "click-tset", "--model", "solution"], 2, "click-test"),
+        (["bench", "miniwob", "--limits", "none"], 2, "classic or untimed"),
+        (["bench", "tasks", "no-such-suite"], 2, "no-such-suite"),
+        (["replay", "/no/such/run"], 1, "/no/such/run"),
+        (["resume", "/no/such/run"], 1, "/no/such/run"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], status: int, says: str) -> None:
+    done = pilotfish(*arguments, cwd=tmp_path, env=os.environ | {"TERM": "dumb"})
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists(), "a command that cannot start leaves no run"
+
+
+def test_a_run_is_solved_recorded_and_replayed(tmp_path: Path, counting: Path) -> None:
+    done = pilotfish("run", counting, "--model", "solution", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["end"], result["passed"], result["steps"]) == ("answered", True, 30)
+    assert "echo 29" in done.stderr, "the steps are told on standard error"
+    run = only_run(tmp_path)
+    replay = pilotfish("replay", run, cwd=tmp_path)
+    assert Path(replay.stdout.strip()).is_file() or (tmp_path / replay.stdout.strip()).is_file()
+    atif = pilotfish("replay", run, "--atif", tmp_path / "run.json", "--json", cwd=tmp_path)
+    assert json.loads(atif.stdout)["path"] == str(tmp_path / "run.json")
+    assert len(json.loads((tmp_path / "run.json").read_text())["steps"]) == 32
+    again = pilotfish("resume", run, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "nothing to resume" in again.stderr
+
+
+def test_a_run_that_fails_has_another_status(tmp_path: Path, counting: Path) -> None:
+    done = pilotfish("run", counting, "--model", "solution", "--max-steps", 3, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "step_limit" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_come_from_file_and_environment(tmp_path: Path, counting: Path) -> None:
+    (tmp_path / "pilotfish.toml").write_text(
+        'model = "solution"\nmax_steps = 2\n[[rules]]\nverdict = "deny"\n'
+    )
+    done = pilotfish("run", counting, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["steps"] == 2
+    assert "denied" in done.stderr
+    done = pilotfish("run", counting, "--json", cwd=tmp_path, env=os.environ | {"PILOTFISH_MAX_STEPS": "1"})
+    assert json.loads(done.stdout)["steps"] == 1
+    (tmp_path / "pilotfish.toml").write_text("model = \n")
+    done = pilotfish("run", counting, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "pilotfish.toml" in done.stderr
+
+
+def test_killed_at_any_moment_a_run_keeps_every_finished_step(tmp_path: Path, counting: Path) -> None:
+    moments = random.Random(os.environ.get("PYTEST_SEED", "seed"))
+    command = [*PILOTFISH, "run", str(counting), "--model", "solution"]
+    seen: list[log.Event] = []
+    for _ in range(10):
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_for_events(process, tmp_path, len(seen) + moments.randint(1, 8))
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.wait()
+        run = log.read_run(only_run(tmp_path))
+        assert list(run.events[: len(seen)]) == seen, "what was recorded stays"
+        seen = list(run.events)
+        command = [*PILOTFISH, "resume", str(run.folder)]
+    done = pilotfish("resume", only_run(tmp_path), "--json", cwd=tmp_path)
+    assert done.returncode in (0, 1), done.stderr
+    run = log.read_run(only_run(tmp_path))
+    assert list(run.events[: len(seen)]) == seen
+    numbers = [event.n for event in run.events]
+    assert numbers == sorted(set(numbers)), "ordinals are unique"
+    results = [event for event in run.events if isinstance(event, log.Resulted)]
+    assert len({event.call_id for event in results}) == len(results) == 30
+    finished = {int(event.call_id.removeprefix("call-")) for event in results if event.executed}
+    unknown = {int(event.call_id.removeprefix("call-")) for event in results if event.text == UNKNOWN_OUTCOME}
+    assert finished | unknown == set(range(30))
+    lines = [int(line) for line in (run.folder / "workspace" / "count.txt").read_text().split()]
+    assert len(lines) == len(set(lines)), "no step was done twice"
+    assert finished <= set(lines) <= finished | unknown
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that descend from one."""
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        found |= new
+        listed = subprocess.run(
+            ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+        ).stdout
+        pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
+        new = {child for child, parent in pairs if parent in found} - found
+    return found - {pid}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_run_at_once_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    task = tmp_path / "sleeping.yaml"
+    task.write_text(COUNTING + "  - touch started; sleep 77\n")
+    process = subprocess.Popen(
+        [*PILOTFISH, "run", str(task), "--model", "solution"], cwd=tmp_path, stdout=subprocess.DEVNULL
+    )
+    while process.poll() is None and not list(tmp_path.glob("runs/*/workspace/started")):
+        time.sleep(0.02)
+    children = descendants(process.pid)
+    assert len(children) >= 3
+    process.send_signal(number)
+    assert process.wait(timeout=5) == 130
+    run = log.read_run(only_run(tmp_path))
+    assert run.ended is not None
+    assert run.ended.status == "interrupted"
+    ends = [event for event in run.events if isinstance(event, log.EpisodeEnded)]
+    assert [event.end for event in ends] == ["stopped"]
+    time.sleep(0.2)
+    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, counting: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    done = pilotfish("run", counting, "--model", "solution", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("pilotfish: Cannot write")
+    assert "Traceback" not in done.stderr
