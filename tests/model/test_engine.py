@@ -1,0 +1,436 @@
+"""The in-process model: real weights small enough for a test, the shipped tokenizer and template."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pilotfish.model import checkpoint
+from pilotfish.model.engine import CPU_CHUNK, Engine, Features, cpu_threads, pick_device, pick_dtype
+from pilotfish.model.m3 import M3
+from pilotfish.model.protocol import (
+    Chunk,
+    Clip,
+    EndChunk,
+    Image,
+    Limits,
+    Message,
+    ModelError,
+    Part,
+    TextChunk,
+    ThinkingChunk,
+    ToolCall,
+)
+from pilotfish.model.tokenizer import IMAGE, THINK_END, THINK_START, TURN_END, TURN_START, Tokenizer
+
+HELLO = (Message("user", ("Say hello.",)),)
+FILLER = "The quick brown fox jumps over the lazy dog. " * 40
+
+
+async def answer(
+    engine: Engine, conversation: Sequence[Message], stop: asyncio.Event | None = None, **limits: Any
+) -> list[Chunk]:
+    stop = stop or asyncio.Event()
+    return [c async for c in engine.respond(conversation, (), stop=stop, limits=Limits(**limits))]
+
+
+async def holds(engine: Engine, tokens: int, task: asyncio.Task[Any]) -> None:
+    """Wait until the engine has computed so many tokens for a task."""
+    while engine.sequence.length < tokens and not task.done():  # noqa: ASYNC110 - the engine signals nothing
+        await asyncio.sleep(0.001)
+
+
+def text_of(chunks: Sequence[Chunk]) -> str:
+    return "".join(c.text for c in chunks if isinstance(c, TextChunk))
+
+
+def end_of(chunks: Sequence[Chunk]) -> EndChunk:
+    assert [isinstance(c, EndChunk) for c in chunks] == [False] * (len(chunks) - 1) + [True]
+    end = chunks[-1]
+    assert isinstance(end, EndChunk)
+    return end
+
+
+@pytest.fixture
+def tiny_engine(tiny_folder: Path) -> Callable[..., Engine]:
+    """A factory of engines over random weights: their answers are noise, but always the same noise."""
+
+    def make(**settings: Any) -> Engine:
+        return Engine(tiny_folder, device="cpu", **{"dtype": "float32", **settings})
+
+    return make
+
+
+@pytest.fixture
+def speaker(tiny_folder: Path, tmp_path: Path) -> Callable[..., Engine]:
+    """A factory of engines whose next token depends on the last one alone, as the given chains say."""
+
+    def make(*chains: Sequence[int], **text_config: Any) -> Engine:
+        folder = tmp_path / "speaker"
+        shutil.copytree(tiny_folder, folder, dirs_exist_ok=True)
+        state = load_file(folder / "model.safetensors")
+        for name in state:
+            if name.endswith(("o_proj.weight", "down_proj.weight", "w2.weight")):
+                state[name] = torch.zeros_like(state[name])
+        embed = torch.nn.functional.normalize(state["language_model.model.embed_tokens.weight"], dim=-1)
+        head = torch.zeros_like(embed)
+        for chain in chains:
+            for token, following in pairwise(chain):
+                head[following] += embed[token]
+        state["language_model.model.embed_tokens.weight"] = embed.contiguous()
+        state["language_model.lm_head.weight"] = head
+        state["language_model.model.norm.weight"] = torch.zeros_like(
+            state["language_model.model.norm.weight"]
+        )
+        save_file(state, folder / "model.safetensors")
+        config = json.loads((folder / "config.json").read_text())
+        config["text_config"].update(text_config)
+        (folder / "config.json").write_text(json.dumps(config))
+        return Engine(folder, device="cpu", dtype="float32")
+
+    return make
+
+
+@pytest.fixture
+def tokenizer(tiny_folder: Path) -> Tokenizer:
+    return Tokenizer.from_folder(tiny_folder)
+
+
+def chain(tokenizer: Tokenizer, *parts: str) -> list[int]:
+    ids = [i for part in parts for i in tokenizer.encode_markers(part)]
+    assert len(set(ids)) == len(ids), "a chain visits each token once"
+    return ids
+
+
+async def test_an_answer_from_first_to_last_token(
+    speaker: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    ids = chain(tokenizer, THINK_END, "Hello wörld", TURN_END)
+    chunks = await answer(speaker(ids), HELLO)
+    assert text_of(chunks) == "Hello wörld"
+    end = end_of(chunks)
+    assert end.reason == "end"
+    assert end.usage.output_tokens == len(ids) - 1, "the end of the turn is a token the model wrote"
+    assert end.usage.cached_tokens == 0
+    assert end.usage.prefill_s > 0
+    assert end.usage.decode_s > 0
+    assert end.usage.vision_s == 0
+
+
+async def test_thinking_is_told_apart(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    engine = speaker(chain(tokenizer, THINK_START, "plan", THINK_END, "Hello", TURN_END))
+    chunks = await answer(engine, HELLO, thinking="enabled")
+    assert "".join(c.text for c in chunks if isinstance(c, ThinkingChunk)) == "plan"
+    assert text_of(chunks) == "Hello"
+    assert text_of(await answer(engine, HELLO, thinking="disabled")) == "Hello"
+
+
+async def test_the_token_limit(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    ids = chain(tokenizer, THINK_END, "Hello wörld", TURN_END)
+    engine = speaker(ids)
+    for count in range(len(ids) + 1):
+        end = end_of(await answer(engine, HELLO, max_tokens=count))
+        assert end.usage.output_tokens == min(count, len(ids) - 1)
+        assert end.reason == ("end" if count >= len(ids) - 1 else "length")
+
+
+async def test_a_character_cut_by_the_limit_is_marked(
+    speaker: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    ids = chain(tokenizer, THINK_END, "\N{SNOWMAN}", TURN_END)
+    assert len(ids) > 3, "the snowman is more than one token"
+    assert text_of(await answer(speaker(ids), HELLO, max_tokens=1)) == "\N{REPLACEMENT CHARACTER}"
+
+
+async def test_a_new_turn_ends_the_answer(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    """A model that plays the user next must not be believed."""
+    chunks = await answer(speaker(chain(tokenizer, THINK_END, "Hello", TURN_START, "user")), HELLO)
+    assert text_of(chunks) == "Hello"
+    assert end_of(chunks).reason == "end"
+
+
+async def test_placeholders_are_never_written(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    """The best-scored token is a picture's; the second best comes instead."""
+    picture = chain(tokenizer, THINK_END, IMAGE)
+    words = chain(tokenizer, THINK_END, "Hello", TURN_END)
+    chunks = await answer(speaker(picture, picture, words), HELLO)
+    assert text_of(chunks) == "Hello"
+
+
+@pytest.fixture
+def endless(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> Engine:
+    """An engine that says the same words for ever."""
+    words = tokenizer.encode(" round and")
+    return speaker([tokenizer.id(THINK_END), *words, words[0]])
+
+
+async def test_stop_ends_an_answer(endless: Engine) -> None:
+    stop = asyncio.Event()
+    chunks: list[Chunk] = []
+    async for chunk in endless.respond(HELLO, (), stop=stop, limits=Limits(max_seconds=1e6, max_tokens=3900)):
+        chunks.append(chunk)
+        if len(chunks) == 3:
+            stop.set()
+    end = end_of(chunks)
+    assert end.reason == "stop"
+    assert 3 <= end.usage.output_tokens < 3900
+
+
+async def test_stop_before_the_start(endless: Engine) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    end = end_of(await answer(endless, HELLO, stop))
+    assert (end.reason, end.usage.output_tokens) == ("stop", 0)
+    assert endless.sequence.length == 0, "nothing was computed"
+
+
+async def test_stop_while_reading_a_long_prompt(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    conversation = (Message("user", (FILLER * 4,)),)
+    stop = asyncio.Event()
+    task = asyncio.create_task(answer(engine, conversation, stop))
+    await holds(engine, CPU_CHUNK, task)
+    stop.set()
+    end = end_of(await task)
+    assert (end.reason, end.usage.output_tokens) == ("stop", 0)
+    assert engine.sequence.length < end.usage.input_tokens
+    again = await answer(engine, conversation, max_tokens=5)
+    assert end_of(again).usage.cached_tokens >= CPU_CHUNK
+    assert text_of(again) == text_of(await answer(tiny_engine(), conversation, max_tokens=5))
+
+
+async def test_the_time_limit(endless: Engine) -> None:
+    end = end_of(await answer(endless, HELLO, max_seconds=0.0))
+    assert (end.reason, end.usage.output_tokens) == ("time", 0)
+    end = end_of(await answer(endless, HELLO, max_seconds=0.2, max_tokens=3900))
+    assert end.reason == "time"
+    assert end.usage.output_tokens > 0
+
+
+async def test_the_event_loop_stays_free(endless: Engine) -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    ticker = asyncio.create_task(tick())
+    await answer(endless, HELLO, max_tokens=50)
+    ticker.cancel()
+    assert ticks > 50
+
+
+async def test_leaving_early_stops_the_work(endless: Engine) -> None:
+    stream = endless.respond(HELLO, (), stop=asyncio.Event(), limits=Limits(max_tokens=3900, max_seconds=1e6))
+    async for _ in stream:
+        break
+    await stream.aclose()  # type: ignore[attr-defined]
+    length = endless.sequence.length
+    await asyncio.sleep(0.05)
+    assert endless.sequence.length == length
+    assert end_of(await answer(endless, HELLO, max_tokens=3)).reason == "length"
+
+
+async def test_cancelling_the_task_stops_the_work(endless: Engine) -> None:
+    task = asyncio.create_task(answer(endless, HELLO, max_tokens=3900, max_seconds=1e6))
+    await holds(endless, 1, task)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    length = endless.sequence.length
+    await asyncio.sleep(0.05)
+    assert endless.sequence.length == length
+
+
+async def test_two_at_once_take_turns(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    other = (Message("user", (FILLER, "Say goodbye.")),)
+    together = await asyncio.gather(
+        answer(engine, HELLO, max_tokens=20), answer(engine, other, max_tokens=20)
+    )
+    alone = [await answer(tiny_engine(), c, max_tokens=20) for c in (HELLO, other)]
+    assert [text_of(chunks) for chunks in together] == [text_of(chunks) for chunks in alone]
+
+
+def turns(*parts: Part | tuple[Part, ...]) -> tuple[Message, ...]:
+    """User, assistant, tool, assistant, tool, ... turns."""
+    messages: list[Message] = []
+    for number, part in enumerate(parts):
+        shown = part if isinstance(part, tuple) else (part,)
+        if number == 0:
+            messages.append(Message("user", shown))
+            continue
+        call = ToolCall(str(number), "computer", {"action": "click"})
+        messages += [Message("assistant", (), tool_calls=(call,)), Message("tool", shown)]
+    return tuple(messages)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_what_was_cached_does_not_matter(
+    tiny_engine: Callable[..., Engine],
+    make_clip: Callable[..., Clip],
+    make_image: Callable[..., Image],
+    dtype: str,
+) -> None:
+    """Conversations that grow, lose old clips, and change, against engines that saw nothing before."""
+    engine = tiny_engine(dtype=dtype)
+    first = (make_clip(0, 112, 140), FILLER)
+    conversations = [
+        turns(first),
+        turns(first, ("ok", make_clip(1))),
+        turns(first, ("ok", make_clip(1)), ("ok", make_image(2)), FILLER),
+        turns(first, ("ok", make_clip(1)), ("ok", make_image(3)), FILLER),
+        turns((make_clip(5, 112, 140), FILLER), ("ok", make_clip(1))),
+        turns(FILLER),
+        turns(first, ("ok", make_clip(1))),
+    ]
+    cached = []
+    for conversation in conversations:
+        warm = await answer(engine, conversation, max_tokens=12)
+        cold = await answer(tiny_engine(dtype=dtype), conversation, max_tokens=12)
+        assert warm[:-1] == cold[:-1]
+        one, two = end_of(warm).usage, end_of(cold).usage
+        assert (one.input_tokens, one.output_tokens) == (two.input_tokens, two.output_tokens)
+        assert two.cached_tokens == 0
+        cached.append(one.cached_tokens)
+    assert all(count % CPU_CHUNK == 0 for count in cached)
+    assert cached[0] == cached[4] == 0
+    assert min(cached[1:4]) > 0
+
+
+async def test_pictures_are_encoded_once(
+    tiny_engine: Callable[..., Engine], make_clip: Callable[..., Clip]
+) -> None:
+    engine = tiny_engine()
+    assert end_of(await answer(engine, turns(make_clip(0)), max_tokens=1)).usage.vision_s > 0
+    again = end_of(await answer(engine, turns(("Look.", make_clip(0))), max_tokens=1)).usage
+    assert again.vision_s == 0
+    assert end_of(await answer(engine, turns(make_clip(1)), max_tokens=1)).usage.vision_s > 0
+
+
+def test_kept_pictures_are_bounded(tiny_model: Callable[..., M3], make_image: Callable[..., Image]) -> None:
+    model = tiny_model()
+    one = Features(model).of(b"0", make_image(0))
+    features = Features(model, limit_bytes=2 * one.nbytes)
+    for seed in (0, 1, 0, 2):
+        features.of(str(seed).encode(), make_image(seed))
+    assert features.bytes == 2 * one.nbytes
+    features.seconds = 0.0
+    assert torch.equal(features.of(b"0", make_image(0)), one)
+    assert features.seconds == 0, "the one used last stayed"
+    features.of(b"1", make_image(1))
+    assert features.seconds > 0, "the one unused longest went"
+
+
+async def test_the_context_limit(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    ids = chain(tokenizer, THINK_END, "Hello wörld", TURN_END)
+    needed = end_of(await answer(speaker(ids), HELLO)).usage.input_tokens
+    with pytest.raises(ModelError, match=f"has {needed} tokens .* at most {needed - 1}"):
+        await answer(speaker(ids, max_position_embeddings=needed), HELLO)
+    tight = end_of(await answer(speaker(ids, max_position_embeddings=needed + 2), HELLO))
+    assert (tight.reason, tight.usage.output_tokens) == ("length", 2)
+
+
+async def test_seeds(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+
+    async def say(seed: int | None) -> str:
+        return text_of(await answer(engine, HELLO, temperature=1.0, seed=seed, max_tokens=12))
+
+    assert await say(1) == await say(1) == await say(1)
+    assert await say(1) != await say(2)
+
+
+async def test_dense_attention_answers_differently(tiny_engine: Callable[..., Engine]) -> None:
+    conversation = (Message("user", (FILLER,)),)
+    sparse = await answer(tiny_engine(), conversation, max_tokens=20)
+    dense = await answer(tiny_engine(attention="dense"), conversation, max_tokens=20)
+    assert text_of(sparse) != text_of(dense)
+
+
+async def test_errors_leave_a_working_engine(
+    tiny_engine: Callable[..., Engine], make_image: Callable[..., Image]
+) -> None:
+    engine = tiny_engine()
+    expected = text_of(await answer(engine, HELLO, max_tokens=8))
+    orphan = (Message("tool", ("ok",)),)
+    for conversation, limits in [
+        (orphan, {}),
+        (turns(make_image(height=4, width=1200)), {}),
+        (HELLO, {"temperature": -1.0}),
+        (HELLO, {"top_p": 0.0}),
+        (HELLO, {"thinking": "sometimes"}),
+    ]:
+        with pytest.raises(ModelError):
+            await answer(engine, conversation, **limits)
+        assert text_of(await answer(engine, HELLO, max_tokens=8)) == expected
+
+
+async def test_weights_that_are_no_numbers(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> None:
+    engine = speaker(chain(tokenizer, THINK_END, "Hello", TURN_END))
+    with torch.no_grad():
+        engine.model.language_model.model.norm.weight[0] = torch.nan
+    with pytest.raises(ModelError, match="best score is nan"):
+        await answer(engine, HELLO)
+
+
+def broken(folder: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(folder, tmp_path / "broken")
+
+
+def test_folders_that_cannot_answer(tiny_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="tokenizer"):
+        Engine(tmp_path)
+    folder = broken(tiny_folder, tmp_path)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="chat"):
+        Engine(folder)
+
+
+def test_files_of_different_checkpoints(
+    tiny_folder: Path, tmp_path: Path, tiny_model: Callable[..., M3]
+) -> None:
+    folder = broken(tiny_folder, tmp_path)
+    checkpoint.save(tiny_model(vocab=600), folder)
+    with pytest.raises(ModelError, match="the weights have 600"):
+        Engine(folder)
+    checkpoint.save(tiny_model(vocab=3000), folder)
+    with pytest.raises(ModelError, match="pictures and clips at ids"):
+        Engine(folder)
+
+
+def test_devices_and_dtypes() -> None:
+    cpu = pick_device("cpu")
+    assert pick_device("auto").type in ("cpu", "cuda")
+    assert pick_dtype("float32", cpu) == torch.float32
+    assert pick_dtype("auto", cpu) in (torch.float32, torch.bfloat16)
+    assert pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
+    for name in ("cuda:99", "toaster", ""):
+        with pytest.raises(ModelError, match="no device"):
+            pick_device(name)
+    with pytest.raises(ModelError, match="float16"):
+        pick_dtype("float16", cpu)  # type: ignore[arg-type]
+
+
+def test_threads_leave_room_for_the_desktop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert cpu_threads() >= 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert cpu_threads() == 3
+
+
+def test_the_name_is_the_folders(tiny_engine: Callable[..., Engine], tiny_folder: Path) -> None:
+    engine = tiny_engine()
+    assert engine.name == tiny_folder.name
+    engine.close()
