@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,26 @@ def test_lock_pins_every_dependency_at_a_version_it_allows() -> None:
         assert all(requirement.specifier.contains(version) for version in versions), (
             f"{requirement}: run make lock"
         )
+
+
+def test_project_declares_what_it_imports_and_nothing_else() -> None:
+    imported: set[str] = set()
+    for path in _tracked():
+        if path.suffix == ".py" and path.parts[0] in ROOMS:
+            for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.split(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    imported.add(node.module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, "pilotfish", "pydantic_core"}  # pydantic_core: pydantic's own core
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    declared = {canonicalize_name(Requirement(line).name) for line in settings["project"]["dependencies"]}
+    sources = packages_distributions()
+    brought_by = {
+        module: {canonicalize_name(name) for name in sources.get(module, [])} for module in imported
+    }
+    assert {module for module, names in brought_by.items() if not names & declared} == set(), "not declared"
+    assert declared - set().union(*brought_by.values()) == set(), "declared, but nothing imports it"
 
 
 def test_wheel_holds_every_file_of_the_rooms(tmp_path: Path) -> None:
