@@ -66,7 +66,7 @@ def _drop_cut_end(data: bytes) -> bytes:
             return data
         if byte >= 0xC0:
             length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data if length == back else data[:-back]
+            return data[:-back] if length > back else data
     return data
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pilotfish.sandbox.output import BoundedOutput
@@ -15,6 +15,7 @@ def collect(chunks: list[bytes], kept: int) -> BoundedOutput:
     return output
 
 
+@example([b"\xc3\xbf\xbf\xbf" * 3], 8)  # more continuation bytes than the character has room for
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 10).map(lambda half: 2 * half))
 def test_bytes_are_kept_from_both_ends(chunks: list[bytes], kept: int) -> None:
     output, whole = collect(chunks, kept), b"".join(chunks)
