@@ -167,6 +167,11 @@ class Browser:
         return browser
 
     @property
+    def pid(self) -> int:
+        """The browser's process id, which is also its process group."""
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs and its pipe is open."""
         return not self._closed and self._process.poll() is None

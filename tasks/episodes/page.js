@@ -250,6 +250,12 @@
   };
 
   window.__pf = {
+    // Whether nothing at this point reacts to a click.
+    blank: (x, y) => {
+      const el = document.elementFromPoint(x, y);
+      return !el || (!el.closest('button,input,a,select,textarea,label,option,svg,table,[role],[data-pf],[class*=ui-]') &&
+        getComputedStyle(el).cursor !== 'pointer');
+    },
     target, byText, all, clean, labels, settle,
     shown: (el) => { clips = new Map(); return rectsOf(el).length > 0; },
     seed: (n) => { state = n | 0; },

@@ -113,6 +113,8 @@ class Screen:
         self.utterance = ""
         self.fields: dict[str, Any] = {}
         self._held = 0
+        self._watch = False
+        self._seen: bytes | None = None
 
     async def js(self, expression: str) -> Any:
         """The JSON value of an expression in the page; `pf` is the helper library of page.js."""
@@ -132,10 +134,15 @@ class Screen:
         png = await self.page.capture()
         return Frame(png, labels["widgets"], labels["chars"], labels["xy"])
 
-    async def act(self, action: Action) -> None:
-        """Carry out one action and let the page come to rest; raises `ValueError` for an unknown action."""
+    async def act(self, action: Action, watch: bool = False) -> bytes | None:
+        """Carry out one action and let the page come to rest; raises `ValueError` for an unknown action.
+
+        With `watch`, a click gives the picture (PNG) of the moment when the button is held down.
+        """
+        self._watch, self._seen = watch, None
         await self._perform(action)
         await self.page.evaluate("__pf.settle()")
+        return self._seen
 
     async def _perform(self, action: Action) -> None:
         match action["action"]:
@@ -144,7 +151,7 @@ class Screen:
             case "double_click":
                 await self._click(action["coordinate"], 2)
             case "mouse_move":
-                self._move(*css_point(action["coordinate"]))
+                self.move(*css_point(action["coordinate"]))
                 await self.page.draw()
             case "left_click_drag":
                 await self._drag(action["start_coordinate"], action["coordinate"])
@@ -165,9 +172,10 @@ class Screen:
             x, y = 240.0, 218.0
         else:
             x, y = self.rng.uniform(0, VIEW.shown_width), self.rng.uniform(0, VIEW.shown_height)
-        self._move(x, y)
+        self.move(x, y)
 
-    def _move(self, x: float, y: float, buttons: int = 0) -> None:
+    def move(self, x: float, y: float, buttons: int = 0) -> None:
+        """Move the pointer to a CSS position; seen by the page with the next frame."""
         self._mouse_event("mouseMoved", x, y, "left" if buttons else "none", buttons, 0)
 
     def _mouse_event(self, kind: str, x: float, y: float, button: str, buttons: int, count: int) -> Any:
@@ -187,10 +195,12 @@ class Screen:
     async def _click(self, grid: list[int], count: int, held: str = "") -> None:
         x, y = css_point(grid)
         self._held = MODIFIERS[held][0] if held else 0
-        self._move(x, y)
+        self.move(x, y)
         future = None
         for n in range(1, count + 1):
             self._mouse_event("mousePressed", x, y, "left", 1, n)
+            if self._watch and n == 1:
+                self._seen = await self.page.capture()
             future = self._mouse_event("mouseReleased", x, y, "left", 0, n)
         self._held = 0
         if future is not None:
@@ -199,11 +209,11 @@ class Screen:
     async def _drag(self, start: list[int], end: list[int]) -> None:
         x0, y0 = css_point(start)
         x1, y1 = css_point(end)
-        self._move(x0, y0)
+        self.move(x0, y0)
         await self._mouse_event("mousePressed", x0, y0, "left", 1, 1)
         steps = 6
         for i in range(1, steps + 1):
-            self._move(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps, 1)
+            self.move(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps, 1)
             await self.page.draw()
         await self._mouse_event("mouseReleased", x1, y1, "left", 0, 1)
 
@@ -212,7 +222,7 @@ class Screen:
         amount = WHEEL_STEP * action.get("scroll_amount", 1)
         dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[action["scroll_direction"]]
         params = {"type": "mouseWheel", "x": x, "y": y, "deltaX": dx * amount, "deltaY": dy * amount}
-        self._move(x, y)
+        self.move(x, y)
         future = self.page.post("Input.dispatchMouseEvent", params)
         for _ in range(12):
             await self.page.draw()
@@ -225,6 +235,15 @@ class Screen:
         futures = [self.page.post("Input.dispatchKeyEvent", event) for event in events]
         for future in futures:
             await future
+
+    async def blank_point(self) -> list[int] | None:
+        """A random grid point where a click does nothing, or None when ten tries found none."""
+        for _ in range(10):
+            x = self.rng.uniform(2, VIEW.shown_width - 12)
+            y = self.rng.uniform(60, VIEW.shown_height - 3)
+            if await self.js(f"pf.blank({x:.1f},{y:.1f})"):
+                return grid_point(x, y)
+        return None
 
 
 class Unreachable(Exception):
@@ -274,6 +293,15 @@ __pf.start ??= async (seed, css) => {
   while (!window.core || !core.cover_div) await new Promise((r) => setTimeout(r, 1));
   let style = document.getElementById('__pf-style');
   if (!style) {
+    // Pictures that a style sheet names are fetched first, so that the first frame has them.
+    const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules].map((rule) => [sheet.href, rule.cssText]));
+    const urls = rules.flatMap(([base, text]) =>
+      [...text.matchAll(/url\\("([^"]+)"\\)/g)].map((found) => new URL(found[1], base || document.baseURI).href));
+    await Promise.all([...new Set(urls)].map((url) => {
+      const image = new Image();
+      image.src = url;
+      return image.decode().catch(() => null);
+    }));
     style = document.createElement('style');
     style.id = '__pf-style';
     document.head.append(style);
@@ -297,8 +325,8 @@ __pf.start ??= async (seed, css) => {
   core.EPISODE_MAX_TIME = 1e7;
   core.startEpisodeReal();
   for (let i = 0; i < 500 && !WOB_TASK_READY; i++) await new Promise((r) => setTimeout(r, 2));
-  const said = core.getUtterance();
-  return said;
+  await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
+  return core.getUtterance();
 };
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from pilotfish.tasks.episodes.catalog import make_scene
 from pilotfish.tasks.episodes.cdp import PageError
@@ -14,6 +15,25 @@ from pilotfish.tasks.episodes.steps import Expert, Step
 MAX_STEPS = 24
 # Tasks whose page must be loaded anew for each episode: state of the last one would show in the next.
 RELOADED: frozenset[str] = frozenset()
+# Tasks that a click on an empty spot does not end or change.
+FORGIVING = frozenset(
+    {
+        "click-checkboxes",
+        "click-checkboxes-large",
+        "click-checkboxes-soft",
+        "click-collapsible",
+        "click-option",
+        "enter-password",
+        "enter-text",
+        "enter-text-dynamic",
+        "login-user",
+        "read-table",
+        "search-engine",
+        "simple-arithmetic",
+        "use-autocomplete-nodelay",
+    }
+)
+SLIP_SHARE = 0.05
 FONTS = (
     "DejaVu Sans",
     "DejaVu Serif",
@@ -22,6 +42,18 @@ FONTS = (
     "DejaVu Sans Mono",
     "Nimbus Roman",
 )
+
+
+@dataclass(frozen=True)
+class Options:
+    """How episodes are played.
+
+    augment: now and then another font, zoom or place of the page, and slips.
+    watched: the share of episodes whose clicks are also pictured with the button held down.
+    """
+
+    augment: bool = True
+    watched: float = 0.0
 
 
 def add_frame(episode: Episode, frame: Frame) -> int:
@@ -46,24 +78,36 @@ def augmentation(rng: random.Random) -> str:
             return f"body{{margin:{rng.uniform(0, 4):.1f}px 0 0 {rng.uniform(0, 8):.1f}px!important}}"
 
 
-def blank_click(screen: Screen) -> Step:
-    """A slip that does no harm: a click near the lower edge, where pages are mostly empty, or a mouse move."""
-    rng = screen.rng
-    spot = [rng.randint(5, 940), rng.randint(930, 990)]
-    return Step({"action": rng.choice(["left_click", "mouse_move"]), "coordinate": spot}, None, train=False)
+async def slip(screen: Screen) -> Step | None:
+    """A deliberate slip that does no harm: a click on an empty spot, or a move of the mouse to one."""
+    spot = await screen.blank_point()
+    kind = screen.rng.choice(["left_click", "left_click", "mouse_move"])
+    return None if spot is None else Step({"action": kind, "coordinate": spot}, None, train=False)
 
 
-async def follow(screen: Screen, expert: Expert, episode: Episode, slip: Step | None) -> None:
-    """Carry out an expert's steps, a frame before each; a slip comes first and is marked not to be imitated."""
-    if slip is not None:
-        episode.steps.append({"frame": add_frame(episode, await screen.capture()), **record(slip)})
-        await screen.act(slip.action)
-    steps = expert(screen)
-    async for step in steps:
+async def follow(screen: Screen, expert: Expert, episode: Episode, options: Options, slips: bool) -> None:
+    """Carry out an expert's steps, a frame before each; now and then a slip comes first."""
+    watch = screen.rng.random() < options.watched
+    if slips and options.augment and screen.rng.random() < SLIP_SHARE:
+        first = await slip(screen)
+        if first is not None:
+            await take(screen, episode, first, watch)
+    async for step in expert(screen):
         if len(episode.steps) >= MAX_STEPS:
             raise Unreachable("too many steps")
-        episode.steps.append({"frame": add_frame(episode, await screen.capture()), **record(step)})
-        await screen.act(step.action)
+        await take(screen, episode, step, watch)
+
+
+async def take(screen: Screen, episode: Episode, step: Step, watch: bool) -> None:
+    """Record the screen and the step, then carry the step out."""
+    row = {"frame": add_frame(episode, await screen.capture()), **record(step)}
+    episode.steps.append(row)
+    seen = await screen.act(step.action, watch)
+    if seen is not None:
+        row["mid"] = len(episode.frames)
+        episode.frames.append(seen)
+        episode.widgets.append([])
+        episode.letters.append([])
 
 
 def record(step: Step) -> dict[str, object]:
@@ -72,32 +116,29 @@ def record(step: Step) -> dict[str, object]:
 
 
 async def play_miniwob(
-    screen: Screen, web: MiniWob, task: str, seed: int, *, fresh: bool = True, augment: bool = True
+    screen: Screen, web: MiniWob, task: str, seed: int, options: Options, *, fresh: bool = True
 ) -> Episode:
     """Play one MiniWoB++ episode; `success` says whether the page rewarded it."""
     screen.rng = random.Random(f"{task}:{seed}")
-    style = augmentation(screen.rng) if augment else ""
+    style = augmentation(screen.rng) if options.augment else ""
     await web.start(screen, task, seed, style, fresh)
     episode = Episode(task, seed, screen.utterance, success=False)
     try:
-        await follow(screen, EXPERTS[task], episode, None)
+        await follow(screen, EXPERTS[task], episode, options, slips=task in FORGIVING)
     except (Unreachable, PageError):
         return episode
     episode.success = (await web.reward(screen) or 0) > 0
     return episode
 
 
-async def play_scene(screen: Screen, seed: int, task: str | None = None, *, augment: bool = True) -> Episode:
+async def play_scene(screen: Screen, seed: int, options: Options, task: str | None = None) -> Episode:
     """Play one procedural page; the page itself says whether its goal is reached."""
     scene = make_scene(seed, task)
     screen.rng = random.Random(f"scene:{seed}")
     episode = Episode(scene.task, seed, scene.instruction, success=False)
-    slip = (
-        blank_click(screen) if augment and scene.task != "page-click" and screen.rng.random() < 0.05 else None
-    )
     try:
         await scene.show(screen)
-        await follow(screen, scene.expert, episode, slip)
+        await follow(screen, scene.expert, episode, options, slips=True)
     except (Unreachable, PageError):
         return episode
     episode.success = bool(await screen.page.evaluate("window.__pfGoal === true"))

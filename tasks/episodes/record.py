@@ -35,11 +35,11 @@ from pilotfish.tasks.episodes.pages import (
     Screen,
     check_task,
 )
-from pilotfish.tasks.episodes.play import RELOADED, play_miniwob, play_scene
+from pilotfish.tasks.episodes.play import RELOADED, Options, play_miniwob, play_scene
 from pilotfish.tasks.episodes.shards import Episode, write_shard
 
 EPISODES_PER_BROWSER = 3000  # a fresh browser now and then keeps memory bounded
-RUNS_PER_LOAD = 12  # episodes of one task played before its page is loaded anew
+RUNS_PER_LOAD = 8  # episodes of one task played before its page is loaded anew
 EPISODE_TIMEOUT_S = 20.0
 SCENE_TASK = "procedural"
 
@@ -58,7 +58,7 @@ class Settings:
     shard_episodes: int
     max_shards: int
     seeds: range
-    augment: bool
+    options: Options
 
 
 def default_mix() -> dict[str, float]:
@@ -105,6 +105,7 @@ class Worker:
         self._shards = 0
         self._counts: dict[str, list[int]] = {}
         self._restarts = 0
+        self._unplayed = 0
         self._reported = time.monotonic()
         self._stop = False
 
@@ -164,10 +165,10 @@ class Worker:
     async def _play(self, screen: Screen, task: str, fresh: bool) -> Episode:
         seed = self._rng.choice(self._settings.seeds)
         if task == SCENE_TASK:
-            return await play_scene(screen, seed, augment=self._settings.augment)
+            return await play_scene(screen, seed, self._settings.options)
         if task in SCENES:
-            return await play_scene(screen, seed, task, augment=self._settings.augment)
-        return await play_miniwob(screen, self._web, task, seed, fresh=fresh, augment=self._settings.augment)
+            return await play_scene(screen, seed, self._settings.options, task)
+        return await play_miniwob(screen, self._web, task, seed, self._settings.options, fresh=fresh)
 
     def _choose(self) -> str:
         mix = self._settings.mix
@@ -181,6 +182,9 @@ class Worker:
             await asyncio.sleep(0.2)
 
     def _keep(self, episode: Episode) -> None:
+        if not episode.steps:  # the page did not show its target: nothing was played
+            self._unplayed += 1
+            return
         count = self._counts.setdefault(episode.task, [0, 0])
         count[0] += 1
         if episode.success and any(step["train"] for step in episode.steps):
@@ -202,8 +206,10 @@ class Worker:
     def _send_report(self) -> None:
         self._reported = time.monotonic()
         with contextlib.suppress(BrokenPipeError):
-            self._report.send({"counts": self._counts, "restarts": self._restarts, "shards": self._shards})
-        self._counts, self._restarts = {}, 0
+            self._report.send(
+                {"counts": self._counts, "restarts": self._restarts, "unplayed": self._unplayed}
+            )
+        self._counts, self._restarts, self._unplayed = {}, 0, 0
 
 
 def _work(number: int, settings: Settings, report: Connection) -> None:
@@ -220,11 +226,13 @@ class Totals:
         self.tried: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         self.restarts = 0
+        self.unplayed = 0
         self._last = (self.begun, 0)
 
-    def add(self, counts: Mapping[str, list[int]], restarts: int) -> None:
-        """Add one report."""
+    def add(self, counts: Mapping[str, list[int]], restarts: int, unplayed: int) -> None:
+        """Add one report: `counts` are [played, kept] of each task."""
         self.restarts += restarts
+        self.unplayed += unplayed
         for task, (tried, kept) in counts.items():
             self.tried[task] = self.tried.get(task, 0) + tried
             self.kept[task] = self.kept.get(task, 0) + kept
@@ -240,7 +248,7 @@ class Totals:
             if self.kept[task] < 0.99 * tried
         ]
         return (
-            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s  {self.restarts} restarts"
+            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s  {self.restarts} restarts  {self.unplayed} unplayed"
             f"  below 99 %: {', '.join(weak) or 'none'}"
         )
 
@@ -280,7 +288,7 @@ def record(settings: Settings, workers: int, seconds: float | None, episodes: in
             if "error" in message:
                 print(message["error"], file=sys.stderr, flush=True)
             else:
-                totals.add(message["counts"], message["restarts"])
+                totals.add(**message)
         if time.monotonic() - printed >= 5:
             printed = time.monotonic()
             print(totals.line(), flush=True)
@@ -320,6 +328,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shard-episodes", type=int, default=96, help="episodes in a shard")
     parser.add_argument("--max-shards", type=int, default=0, help="pause while this many shards wait in DIR")
     parser.add_argument("--validation", action="store_true", help="use the validation seeds")
+    parser.add_argument(
+        "--watched", type=float, default=0.0, help="share of episodes with frames of held clicks"
+    )
     parser.add_argument("--plain", action="store_true", help="no augmentation and no slips")
     given = parser.parse_args(arguments)
     browser = given.browser or (
@@ -348,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
             shard_episodes=given.shard_episodes,
             max_shards=given.max_shards,
             seeds=VALIDATION_SEEDS if given.validation else TRAIN_SEEDS,
-            augment=not given.plain,
+            options=Options(augment=not given.plain, watched=given.watched),
         )
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -26,7 +26,7 @@ Letter = tuple[str, int, int]
 class Episode:
     """One recorded episode. Pixels are device pixels of the 336 x 420 frame.
 
-    frames: PNG files; frame i is the settled screen before the step that names it, in order of capture.
+    frames: PNG files; the frame a step names is the settled screen before that step.
     widgets: per frame `(text, kind, x0, y0, x1, y1)` of what can be clicked or read.
     letters: per frame `(character, centre x, centre y)` of every visible character but spaces.
     steps: `{"frame": i, "action": {...}, "train": bool, "box": [x0, y0, x1, y1] | None}`; coordinates of actions

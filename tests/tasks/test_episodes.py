@@ -1,0 +1,340 @@
+"""Episodes recorded from real pages: grid, refusals, shards, experts, labels, the recorder and the bundle."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from pilotfish.tasks.episodes import bundle, cdp, pages, words
+from pilotfish.tasks.episodes.catalog import SCENES, make_scene
+from pilotfish.tasks.episodes.experts import EXPERTS
+from pilotfish.tasks.episodes.keys import key_events
+from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene
+from pilotfish.tasks.episodes.record import read_mix
+from pilotfish.tasks.episodes.shards import Episode, read_shard, write_shard
+
+SHELL = shutil.which("chromium-headless-shell")
+_spec = importlib.util.find_spec("miniwob")
+MINIWOB = Path(_spec.submodule_search_locations[0]) if _spec and _spec.submodule_search_locations else None
+PLAIN = Options(augment=False)
+needs_browser = pytest.mark.skipif(
+    SHELL is None or MINIWOB is None, reason="needs chromium-headless-shell and the miniwob package"
+)
+
+
+@given(st.sampled_from([336, 420]), st.data())
+def test_grid_names_every_pixel_by_its_smallest_value(size: int, data: st.DataObject) -> None:
+    pixel = data.draw(st.integers(0, size - 1))
+    grid = pages.to_grid(pixel, size)
+    assert 0 <= grid <= 999
+    assert pages.from_grid(grid, size) == pixel
+    assert grid == 0 or pages.from_grid(grid - 1, size) == pixel - 1
+
+
+def test_points_outside_the_frame_are_clamped() -> None:
+    assert pages.to_grid(-3, 336) == 0
+    assert pages.from_grid(pages.to_grid(5000, 336), 336) == 335
+    assert pages.from_grid(1000, 420) == 419
+
+
+@pytest.mark.parametrize("task", sorted(pages.HELD_OUT_TASKS))
+def test_held_out_tasks_are_refused(task: str) -> None:
+    assert task not in EXPERTS
+    with pytest.raises(ValueError, match="held out"):
+        pages.check_task(task, 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1_000_000, 2_500_000])
+def test_held_out_seeds_are_refused(seed: int) -> None:
+    with pytest.raises(ValueError, match="held out"):
+        pages.check_task("click-test", seed)
+
+
+def test_a_mix_names_only_what_can_be_played(tmp_path: Path) -> None:
+    path = tmp_path / "mix.json"
+    for text, words_of_error in [
+        ('{"click-color": 1}', "held out"),
+        ('{"no-such-task": 1}', "no expert"),
+        ('{"click-test": -1}', "at least 0"),
+        ('{"click-test": 0}', "Every weight"),
+        ("[1]", "no JSON object"),
+        ("{", "cannot be read"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words_of_error):
+            read_mix(path)
+    path.write_text('{"click-test": 2, "procedural": 1, "page-fill": 0.5}')
+    assert read_mix(path) == {"click-test": 2.0, "procedural": 1.0, "page-fill": 0.5}
+    assert sum(read_mix(None).values()) == 2 * len(EXPERTS)
+
+
+def test_keys_type_what_they_say() -> None:
+    assert [e["type"] for e in key_events("a")] == ["keyDown", "keyUp"]
+    assert key_events("Return")[0]["text"] == "\r"
+    select_all = key_events("ctrl+a")
+    assert [e["key"] for e in select_all] == ["Control", "a", "a", "Control"]
+    assert select_all[1]["commands"] == ["selectAll"]
+    assert key_events("+")[0]["text"] == "+"
+    with pytest.raises(ValueError, match="no key 'Hyper'"):
+        key_events("Hyper")
+    with pytest.raises(ValueError, match="'super'"):
+        key_events("super+a")
+
+
+def test_words_are_many_and_labels_differ() -> None:
+    assert len(words.dictionary()) > 2000
+    labels = words.distinct_labels(60, random.Random(1))
+    assert len({label.lower() for label in labels}) == 60
+
+
+def test_a_shard_gives_back_what_was_written(tmp_path: Path) -> None:
+    episode = Episode(
+        task="click-test",
+        seed=7,
+        instruction="Drücke „♥“",
+        success=True,
+        frames=[b"\x89PNG one", b"two"],
+        widgets=[[("Größe", "button", 1, 2, 3, 4)], []],
+        letters=[[("ß", 5, 6), ("♥", 7, 8)], []],
+        steps=[{"frame": 0, "action": {"action": "done"}, "train": True, "box": None}],
+    )
+    path = tmp_path / "shard-000-000000.bin"
+    write_shard(path, [episode, episode])
+    assert read_shard(path) == [episode, episode]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("keep", [4, 30, -3])
+def test_a_damaged_shard_is_one_sentence(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "shard.bin"
+    write_shard(path, [Episode("t", 1, "i", True, [b"picture"], [[]], [[]], [])])
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"shard\.bin is "):
+        read_shard(path)
+
+
+def test_scenes_are_the_same_every_time() -> None:
+    assert make_scene(5).html == make_scene(5).html
+    assert len({make_scene(seed).html for seed in range(20)}) == 20
+    with pytest.raises(ValueError, match="no procedural task 'x'"):
+        make_scene(1, "x")
+
+
+def test_the_browser_path_may_be_wrong() -> None:
+    async def launch() -> None:
+        await cdp.Browser.launch("/nonexistent/shell")
+
+    with pytest.raises(cdp.BrowserError, match="cannot be started"):
+        asyncio.run(launch())
+
+
+def test_a_bundle_comes_out_as_it_went_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser, web = tmp_path / "browser", tmp_path / "web"
+    browser.mkdir()
+    web.mkdir()
+    for name in bundle.BROWSER_FILES:
+        (browser / name).write_bytes(random.Random(name).randbytes(3000))
+    with pytest.raises(ValueError, match=r"chromium-headless-shell is missing"):
+        bundle.pack(tmp_path / "parts", tmp_path, web, [], 0)
+    shutil.copy2("/bin/ls", browser / "chromium-headless-shell")
+    (web / "page.html").write_text("<p>page")
+    monkeypatch.setattr(bundle, "PART_BYTES", 20_000)
+    parts = bundle.pack(tmp_path / "parts", browser, web, [], 0)
+    assert len(parts) > 2
+    bundle.unpack(tmp_path / "parts", tmp_path / "out")
+    for name in bundle.BROWSER_FILES:
+        assert (tmp_path / "out/browser" / name).read_bytes() == (browser / name).read_bytes()
+    assert os.access(tmp_path / "out/browser/chromium-headless-shell", os.X_OK)
+    assert (tmp_path / "out/miniwob/html/page.html").read_text() == "<p>page"
+    assert not [p for p in (tmp_path / "out/lib").iterdir() if p.name.startswith(("libc.", "ld-linux"))]
+    parts[1].unlink()
+    with pytest.raises(ValueError, match="lacks a part"):
+        bundle.unpack(tmp_path / "parts", tmp_path / "out")
+
+
+@pytest.fixture
+async def screen() -> AsyncIterator[pages.Screen]:
+    assert SHELL is not None
+    browser = await cdp.Browser.launch(SHELL, (*cdp.FLAGS, *pages.VIEW.flags))
+    try:
+        page = await browser.page(pages.VIEW, pages.SCRIPT)
+        yield pages.Screen(page, random.Random(0))
+    finally:
+        browser.close()
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+@needs_browser
+async def test_every_expert_is_rewarded(screen: pages.Screen) -> None:
+    assert MINIWOB is not None
+    web = pages.MiniWob(MINIWOB)
+    for task in sorted(set(EXPERTS) - {"unicode-test"}):
+        for seed in (11, 900_011):
+            episode = await play_miniwob(screen, web, task, seed, PLAIN, fresh=seed == 11)
+            assert episode.success, (task, seed, episode.instruction, episode.steps)
+            for step in episode.steps:
+                if "coordinate" in step["action"] and step["box"]:
+                    (gx, gy), (x0, y0, x1, y1) = step["action"]["coordinate"], step["box"]
+                    assert x0 - 1 <= pages.from_grid(gx, 336) <= x1
+                    assert y0 - 1 <= pages.from_grid(gy, 420) <= y1
+
+
+@needs_browser
+async def test_labels_say_what_the_frame_shows(screen: pages.Screen) -> None:
+    assert MINIWOB is not None
+    web = pages.MiniWob(MINIWOB)
+    episode = await play_miniwob(screen, web, "click-test-2", 5, PLAIN)
+    picture = pixels(episode.frames[0])
+    assert picture.shape == (420, 336, 3)
+    boxes = {text: box for text, kind, *box in episode.widgets[0] if kind == "button"}
+    assert set(boxes) == {"ONE", "TWO"}
+    for text, (x0, y0, x1, y1) in boxes.items():
+        inside = [(c, x, y) for c, x, y in episode.letters[0] if x0 < x < x1 and y0 < y < y1]
+        assert "".join(c for c, _, _ in sorted(inside, key=lambda letter: letter[1])) == text
+        for _, x, y in inside:  # ink near every letter's centre
+            assert picture[y - 7 : y + 7, x - 6 : x + 6].min() < 100
+    said = "".join(c for c, _, y in episode.letters[0] if y < 40)
+    assert said == "ClickbuttonONE."
+
+
+@needs_browser
+async def test_a_page_may_start_again_without_loading(
+    screen: pages.Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MINIWOB is not None
+
+    async def outside() -> None:
+        screen.move(300, 220)
+
+    monkeypatch.setattr(screen, "reset_mouse", outside)
+    web = pages.MiniWob(MINIWOB)
+    for task in ("click-dialog", "login-user", "navigate-tree"):
+        alone = await play_miniwob(screen, web, task, 21, PLAIN)
+        await play_miniwob(screen, web, task, 22, PLAIN)
+        again = await play_miniwob(screen, web, task, 21, PLAIN, fresh=False)
+        assert again == alone
+
+
+@needs_browser
+async def test_every_kind_of_scene_reaches_its_goal(screen: pages.Screen) -> None:
+    for task in SCENES:
+        played = [await play_scene(screen, seed, PLAIN, task) for seed in range(5)]
+        begun = [episode for episode in played if episode.steps]
+        assert begun, task
+        for episode in begun:
+            assert episode.success, (task, episode.seed, episode.instruction, episode.steps)
+            assert episode.steps[-1]["action"] == {"action": "done"}
+            last = episode.frames[episode.steps[-1]["frame"]]
+            assert last != episode.frames[episode.steps[0]["frame"]]
+
+
+@needs_browser
+async def test_slips_are_kept_but_not_taught(screen: pages.Screen, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MINIWOB is not None
+    monkeypatch.setattr("pilotfish.tasks.episodes.play.SLIP_SHARE", 1.0)
+    web = pages.MiniWob(MINIWOB)
+    episode = await play_miniwob(screen, web, "enter-text", 3, Options(watched=1.0))
+    assert episode.success
+    assert [step["train"] for step in episode.steps] == [False, True, True, True]
+    pressed = [step for step in episode.steps if step["action"]["action"] == "left_click" and step["train"]]
+    assert all(episode.frames[step["mid"]] != episode.frames[step["frame"]] for step in pressed)
+
+
+@needs_browser
+async def test_a_dead_browser_is_an_error_and_not_a_hang(screen: pages.Screen) -> None:
+    waiting = asyncio.ensure_future(screen.page.evaluate("new Promise(() => {})"))
+    await asyncio.sleep(0.1)
+    os.killpg(screen.page.browser.pid, signal.SIGKILL)
+    with pytest.raises(cdp.BrowserError):
+        await asyncio.wait_for(waiting, 10)
+    assert not screen.page.browser.alive
+    with pytest.raises(cdp.BrowserError):
+        await screen.page.evaluate("1")
+
+
+def browsers_of(profile_parent: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(profile_parent).encode() in line and b"headless-shell" in line:
+                found.append(int(entry.name))
+    return found
+
+
+@needs_browser
+@pytest.mark.parametrize("end", ["episodes", "SIGTERM", "SIGKILL"])
+def test_the_recorder_writes_shards_and_leaves_nothing_behind(tmp_path: Path, end: str) -> None:
+    out, mix, scratch = tmp_path / "out", tmp_path / "mix.json", tmp_path / "scratch"
+    scratch.mkdir()
+    mix.write_text(json.dumps({"click-test": 1, "enter-text": 1, "procedural": 2}))
+    command = [sys.executable, "-m", "pilotfish.tasks.episodes.record", "--out", str(out), "--workers", "1"]
+    command += ["--miniwob", str(MINIWOB), "--mix", str(mix), "--shard-episodes", "6"]
+    if end == "episodes":
+        command += ["--episodes", "8"]
+    source = str(Path(__file__).parents[2] / "src")
+    env = {**os.environ, "PYTHONPATH": source, "TMPDIR": str(scratch)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        if end != "episodes":
+            until = time.monotonic() + 60
+            while not list(out.glob("shard-*.bin")) and time.monotonic() < until:
+                time.sleep(0.1)
+            process.send_signal(getattr(signal, end))
+        printed = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    if end != "SIGKILL":
+        assert process.returncode == 0
+        assert "kept" in printed
+    until = time.monotonic() + 10
+    while browsers_of(scratch) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not browsers_of(scratch)
+    episodes = [episode for path in sorted(out.glob("shard-*.bin")) for episode in read_shard(path)]
+    assert len(episodes) >= 6
+    for episode in episodes:
+        assert episode.success
+        assert episode.instruction
+        assert all(pixels(frame).shape == (420, 336, 3) for frame in episode.frames)
+        assert {step["frame"] for step in episode.steps} <= set(range(len(episode.frames)))
+
+
+@needs_browser
+def test_the_recorder_says_what_is_missing(tmp_path: Path) -> None:
+    source = str(Path(__file__).parents[2] / "src")
+    command = [sys.executable, "-m", "pilotfish.tasks.episodes.record", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--miniwob", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "holds no MiniWoB++ pages" in done.stderr
+    assert "Traceback" not in done.stderr
