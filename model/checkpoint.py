@@ -38,6 +38,7 @@ _KEPT_FP32 = (
 )
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 _MXFP8, _SCALES, _GROUP = "F8_E4M3", {"U8", "F8_E8M0"}, 32
+SCALE_SUFFIX = ".weight_scale_inv"
 
 _log = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ def dequantise_mxfp8(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _scale_name(name: str) -> str:
-    return name.removesuffix(".weight") + ".weight_scale_inv"
+    return name.removesuffix(".weight") + SCALE_SUFFIX
 
 
 def _dtype_for(name: str, stored: Stored, asked: torch.dtype | None) -> torch.dtype:
