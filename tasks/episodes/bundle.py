@@ -1,8 +1,8 @@
 """Carry the browser to a machine without one: `python -m pilotfish.tasks.episodes.bundle pack|unpack ...`.
 
 The bundle holds the headless shell, every shared library it needs that is not part of glibc, fonts with their
-configuration, and the MiniWoB++ pages: one tar file, xz-compressed, cut into parts. Only the standard library is
-needed to unpack it.
+configuration, and the MiniWoB++ pages: one tar file, xz-compressed, cut into parts. Only the standard library
+is needed to unpack it.
 
     pack   --out .bundle --miniwob DIR [--fonts DIR ...]
     unpack --parts .bundle --to /tmp/bundle
@@ -76,7 +76,7 @@ def later_libraries(names: Iterable[str]) -> dict[str, Path]:
 
 
 def fonts_conf(rules: Path) -> str:
-    """The fontconfig file of the bundle: this system's own rules, so that text is drawn alike there and here."""
+    """The fontconfig file of the bundle: this system's own rules, so that text is drawn alike there."""
     bodies = []
     for path in sorted(rules.glob("*.conf")):
         if not re.match(r"(50|51)-", path.name):  # a user's and a machine's own additions
@@ -127,7 +127,7 @@ def pack(out: Path, browser: Path, miniwob: Path, fonts: list[Path], preset: int
 
 
 def unpack(parts: Path, to: Path) -> None:
-    """Unpack all parts of a folder into `to`, which is replaced. Raises `ValueError` when a part is missing."""
+    """Unpack the parts in a folder into `to`, which is replaced; `ValueError` when a part is missing."""
     files = sorted(parts.glob("part-*"))
     if [file.name for file in files] != [f"part-{n:02d}" for n in range(len(files))] or not files:
         raise ValueError(f"{parts} lacks a part (it has {[f.name for f in files]}); pack the bundle again.")

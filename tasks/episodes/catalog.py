@@ -17,7 +17,7 @@ SCENES: dict[str, tuple[Callable[[random.Random, int], Scene], float]] = {
 
 
 def make_scene(seed: int, task: str | None = None) -> Scene:
-    """The scene of a seed, the same every time; `task` picks one kind. Raises `ValueError` for an unknown kind."""
+    """The scene of a seed, always the same; `task` picks one kind, `ValueError` if there is none such."""
     rng = random.Random(f"scene:{task}:{seed}")
     if task is None:
         task = rng.choices(list(SCENES), [weight for _, weight in SCENES.values()])[0]

@@ -138,7 +138,7 @@ class Browser:
 
         arguments = [path, *flags, f"--user-data-dir={profile}", "about:blank"]
         try:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: ASYNC220 (a few ms, once per browser)
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -192,7 +192,7 @@ class Browser:
         session: str | None = None,
         timeout_s: float = 15,
     ) -> dict[str, Any]:
-        """Send one command and wait for its result; raises `BrowserError` on an error, a death or a timeout."""
+        """Send one command and wait for its result; `BrowserError` on an error, a death or a timeout."""
         future = self.post(method, params, session)
         try:
             async with asyncio.timeout(timeout_s):
@@ -330,7 +330,7 @@ class Page:
             raise BrowserError(f"The page {url} cannot be opened: {answer['errorText']}.")
 
     async def evaluate(self, expression: str, timeout_s: float = 15) -> Any:
-        """The JSON value of a JavaScript expression; promises are awaited, exceptions raise `BrowserError`."""
+        """The JSON value of a JavaScript expression; promises are awaited, exceptions raise `PageError`."""
         params = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         answer = await self.send("Runtime.evaluate", params, timeout_s)
         if "exceptionDetails" in answer:

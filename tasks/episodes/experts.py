@@ -218,7 +218,8 @@ async def navigate_tree(s: Screen) -> Steps:
         following = await s.js(
             f"(()=>{{const goal=pf.byText('#tree span',{json.dumps(name)});const shown=goal.find(pf.shown);"
             "if(shown)return [0,pf.all('#tree span').indexOf(shown)];if(!goal.length)return null;"
-            "const way=[];for(let e=goal[0].closest('ul').closest('li');e;e=e.parentElement.closest('li'))way.unshift(e);"
+            "const way=[];for(let "
+            "e=goal[0].closest('ul').closest('li');e;e=e.parentElement.closest('li'))way.unshift(e);"
             "const shut=way.find((e)=>e.classList.contains('expandable'));"
             "return shut?[1,pf.all('#tree span').indexOf(shut.querySelector('span'))]:null})()"
         )
@@ -284,10 +285,7 @@ async def click_scroll_list(s: Screen) -> Steps:
     for i, text in enumerate(wanted):
         option = find("#options option", text)
         for _ in range(6):
-            offset = await s.js(
-                f"(()=>{{const o={option}.getBoundingClientRect(),b={first('#options')}.getBoundingClientRect();"
-                "return o.top<b.top?-1:o.bottom>b.bottom?1:0})()"
-            )
+            offset = await s.js(f"pf.beyond({option},{first('#options')})")
             if not offset:
                 break
             yield scroll(await s.target(first("#options")), "down" if offset > 0 else "up", 1)

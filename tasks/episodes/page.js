@@ -249,6 +249,49 @@
     }
   };
 
+  // ---- MiniWoB++ --------------------------------------------------------------------------------
+  // Start an episode of the page that is shown; gives its instruction (text, or an object with fields).
+  const start = async (seed, css) => {
+    if (document.readyState !== 'complete') await new Promise((r) => addEventListener('load', r));
+    while (!window.core || !core.cover_div) await new Promise((r) => setTimeout(r, 1));
+    let style = document.getElementById('__pf-style');
+    if (!style) {
+      // Pictures that a style sheet names are fetched first, so that the first frame has them.
+      const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules].map((rule) => [sheet.href, rule.cssText]));
+      const urls = rules.flatMap(([base, text]) =>
+        [...text.matchAll(/url\("([^"]+)"\)/g)].map((found) => new URL(found[1], base || document.baseURI).href));
+      await Promise.all([...new Set(urls)].map((url) => {
+        const image = new Image();
+        image.src = url;
+        return image.decode().catch(() => null);
+      }));
+      style = document.createElement('style');
+      style.id = '__pf-style';
+      document.head.append(style);
+    }
+    style.textContent = css;
+    if (window.jQuery) jQuery.fx.off = true;
+    document.activeElement?.blur?.();
+    state = (seed * 7919 + 1) | 0;
+    window.__pf.matches = [];
+    if (window.shapes?.shapeMatchesText && !shapes.watched) {
+      // Tasks about shapes keep the answer in a closure; it passes through here.
+      const matchesText = shapes.shapeMatchesText;
+      shapes.watched = true;
+      shapes.shapeMatchesText = (shape, wanted) => {
+        const fits = matchesText(shape, wanted);
+        window.__pf.matches.push([shape, fits]);
+        return fits;
+      };
+    }
+    Math.seedrandom(seed);
+    core.EPISODE_MAX_TIME = 1e7;
+    core.startEpisodeReal();
+    for (let i = 0; i < 500 && !WOB_TASK_READY; i++) await new Promise((r) => setTimeout(r, 2));
+    await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
+    return core.getUtterance();
+  };
+
   window.__pf = {
     // Whether nothing at this point reacts to a click.
     blank: (x, y) => {
@@ -256,7 +299,12 @@
       return !el || (!el.closest('button,input,a,select,textarea,label,option,svg,table,[role],[data-pf],[class*=ui-]') &&
         getComputedStyle(el).cursor !== 'pointer');
     },
-    target, byText, all, clean, labels, settle,
+    // -1, 0 or 1: an element lies above, within or below the part of its scrolling box that is shown.
+    beyond: (el, frame) => {
+      const e = el.getBoundingClientRect(), b = frame.getBoundingClientRect();
+      return e.top < b.top ? -1 : e.bottom > b.bottom + 1 ? 1 : 0;
+    },
+    target, byText, all, clean, labels, settle, start, matches: [],
     shown: (el) => { clips = new Map(); return rectsOf(el).length > 0; },
     seed: (n) => { state = n | 0; },
   };

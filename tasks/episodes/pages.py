@@ -1,7 +1,7 @@
 """A page an episode is played on: geometry, MiniWoB++ and procedural starts, actions, labels.
 
-Coordinates of actions are M3's grid (0..1000 of the 336 x 420 device pixels that the model sees); the page itself
-works in CSS pixels, at device scale 2.
+Coordinates of actions are M3's grid (0..1000 of the 336 x 420 device pixels that the model sees); the page
+itself works in CSS pixels, at device scale 2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.tasks.episodes.cdp import BrowserError, Page, View
+from pilotfish.tasks.episodes.cdp import Page, View
 from pilotfish.tasks.episodes.keys import MODIFIERS, key_events
 
 VIEW = View()
@@ -21,7 +21,7 @@ FRAME_HEIGHT = VIEW.shown_height * VIEW.scale
 WHEEL_STEP = 53.0  # CSS pixels a wheel click scrolls in Chromium on X11
 SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
-TRAIN_SEEDS = range(0, 900_000)
+TRAIN_SEEDS = range(900_000)
 VALIDATION_SEEDS = range(900_000, 1_000_000)
 HELD_OUT_TASKS = frozenset(
     {
@@ -121,7 +121,7 @@ class Screen:
         return await self.page.evaluate(f"(()=>{{const pf=window.__pf;return {expression}}})()")
 
     async def target(self, expression: str, inset: float = 0) -> Target:
-        """A clickable point of the element that a JavaScript expression gives; `Unreachable` if there is none."""
+        """A clickable point of the element a JavaScript expression gives; `Unreachable` if there is none."""
         found = await self.js(f"pf.target({expression},{inset})")
         if not found:
             raise Unreachable(f"nothing visible for {expression}")
@@ -268,12 +268,12 @@ class MiniWob:
         return path.as_uri()
 
     async def start(self, screen: Screen, task: str, seed: int, style: str = "", fresh: bool = True) -> None:
-        """Start an episode. `fresh` loads the page anew; else the page that is shown starts its next episode."""
+        """Start an episode; `fresh` loads the page anew, else the page that is shown starts once more."""
         check_task(task, seed)
         if fresh:
             await screen.page.navigate(self.url(task))
         expression = f"__pf.start({seed},{json.dumps(HUD_STYLE + style)})"
-        said = await screen.page.evaluate(START + expression)
+        said = await screen.page.evaluate(expression)
         await screen.reset_mouse()
         if isinstance(said, dict):
             screen.utterance, screen.fields = str(said["utterance"]), dict(said.get("fields") or {})
@@ -285,49 +285,3 @@ class MiniWob:
         """The undecayed reward when the episode is over, else None."""
         value = await screen.page.evaluate("WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null")
         return None if value is None else float(value)
-
-
-START = """
-__pf.start ??= async (seed, css) => {
-  if (document.readyState !== 'complete') await new Promise((r) => addEventListener('load', r));
-  while (!window.core || !core.cover_div) await new Promise((r) => setTimeout(r, 1));
-  let style = document.getElementById('__pf-style');
-  if (!style) {
-    // Pictures that a style sheet names are fetched first, so that the first frame has them.
-    const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules].map((rule) => [sheet.href, rule.cssText]));
-    const urls = rules.flatMap(([base, text]) =>
-      [...text.matchAll(/url\\("([^"]+)"\\)/g)].map((found) => new URL(found[1], base || document.baseURI).href));
-    await Promise.all([...new Set(urls)].map((url) => {
-      const image = new Image();
-      image.src = url;
-      return image.decode().catch(() => null);
-    }));
-    style = document.createElement('style');
-    style.id = '__pf-style';
-    document.head.append(style);
-  }
-  style.textContent = css;
-  if (window.jQuery) jQuery.fx.off = true;
-  document.activeElement?.blur?.();
-  __pf.seed(seed * 7919 + 1);
-  __pf.matches = [];
-  if (window.shapes?.shapeMatchesText && !shapes.watched) {
-    // Tasks about shapes keep the answer in a closure; it passes through here.
-    const matchesText = shapes.shapeMatchesText;
-    shapes.watched = true;
-    shapes.shapeMatchesText = (shape, wanted) => {
-      const fits = matchesText(shape, wanted);
-      __pf.matches.push([shape, fits]);
-      return fits;
-    };
-  }
-  Math.seedrandom(seed);
-  core.EPISODE_MAX_TIME = 1e7;
-  core.startEpisodeReal();
-  for (let i = 0; i < 500 && !WOB_TASK_READY; i++) await new Promise((r) => setTimeout(r, 2));
-  await Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
-  return core.getUtterance();
-};
-"""
-
-__all__ = ["BrowserError", "Frame", "MiniWob", "Screen", "Target", "Unreachable", "check_task", "grid_point"]

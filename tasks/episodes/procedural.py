@@ -1,7 +1,7 @@
 """Endless pages of our own: random widgets, words, fonts and layouts, each with a task and its expert.
 
-A page is one HTML text whose script watches for the goal, sets `window.__pfGoal` and shows a plain message; the
-expert's last action is `done`. The kinds of task are in scenes_*.py, their list in catalog.py.
+A page is one HTML text whose script watches for the goal, sets `window.__pfGoal` and shows a plain message;
+the expert's last action is `done`. The kinds of task are in scenes_*.py, their list in catalog.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ const reach = (message, look, where) => {
 
 @dataclass
 class Scene:
-    """A page with its task. `html` is the whole document; `needed` are ids that must be visible at the start."""
+    """A page with its task: the whole document, and the ids that must be visible at the start."""
 
     task: str
     seed: int
@@ -92,7 +92,8 @@ def document(draft: Draft, instruction: str) -> str:
     css = [
         f"body{{margin:0;width:160px;min-height:210px;background:{back};color:{ink};"
         f'font:{size}px "{font}";line-height:{rng.uniform(1.0, 1.45):.2f}}}',
-        f"#main{{padding:{rng.randint(0, 8)}px;{layout(rng)}}}p{{margin:{gap}px 0}}#main>*{{margin-bottom:{gap}px}}",
+        f"#main{{padding:{rng.randint(0, 8)}px;{layout(rng)}}}",
+        f"p{{margin:{gap}px 0}}#main>*{{margin-bottom:{gap}px}}",
         f"button,input,select,textarea{{font-size:{rng.choice([size, size, max(8, size - 1), 11])}px}}",
         ".hide{display:none!important}",
     ]

@@ -1,7 +1,8 @@
-"""Record episodes into shards: `python -m pilotfish.tasks.episodes.record --out DIR --workers 8 --pages 2 ...`.
+"""Record episodes into shards: `python -m pilotfish.tasks.episodes.record --out DIR --workers 8 ...`.
 
-Every worker is a process with one browser and a few pages. Shards appear in DIR under their final name only when they
-are complete. SIGTERM and SIGINT end all workers and their browsers; so does the death of this process.
+Every worker is a process with one browser and a few pages. Shards appear in DIR under their final name only
+when they are complete. SIGTERM and SIGINT end all workers and their browsers; so does the death of this
+process.
 """
 
 from __future__ import annotations
@@ -248,7 +249,8 @@ class Totals:
             if self.kept[task] < 0.99 * tried
         ]
         return (
-            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s  {self.restarts} restarts  {self.unplayed} unplayed"
+            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s"
+            f"  {self.restarts} restarts  {self.unplayed} unplayed"
             f"  below 99 %: {', '.join(weak) or 'none'}"
         )
 

@@ -139,9 +139,11 @@ def scatter_scene(rng: random.Random, seed: int) -> Scene:
         wide = (
             f"min-width:{rng.randint(14, 48)}px;height:{rng.randint(14, 24)}px" if rng.random() < 0.7 else ""
         )
-        look = f"position:absolute;left:{x + rng.randint(-2, 4)}px;top:{y + rng.randint(-4, 4)}px;max-width:52px;{wide}"
+        left, top = x + rng.randint(-2, 4), y + rng.randint(-4, 4)
+        look = f"position:absolute;left:{left}px;top:{top}px;max-width:52px;{wide}"
         draft.add(
-            f'<button id="{name}" style="{look};overflow:hidden;padding:1px 2px;{draft.style(0.3)}">{escape(text)}</button>'
+            f'<button id="{name}" style="{look};overflow:hidden;padding:1px '
+            f'2px;{draft.style(0.3)}">{escape(text)}</button>'
         )
     order = rng.sample(range(count), rng.choices((1, 2, 3), (6, 3, 1))[0] if count > 2 else 1)
     ids = [names[i] for i in order]
@@ -185,7 +187,10 @@ def tab_scene(rng: random.Random, seed: int) -> Scene:
     inner = rng.random() < 0.4
     button_text = words.label(rng, 2)
     inner_id = draft.new_id()
-    look = f"display:inline-block;cursor:pointer;padding:{rng.randint(2, 4)}px;margin-right:2px;border:1px solid #999"
+    look = (
+        f"display:inline-block;cursor:pointer;padding:{rng.randint(2, 4)}px;margin-right:2px;border:1px "
+        f"solid #999"
+    )
     heads = "".join(
         f'<span role="tab" id="{tab}" style="{look}">{escape(text)}</span>'
         for tab, text in zip(tabs, texts, strict=True)
@@ -194,7 +199,10 @@ def tab_scene(rng: random.Random, seed: int) -> Scene:
     for i, panel in enumerate(panels):
         extra = f'<button id="{inner_id}">{escape(button_text)}</button>' if inner and i == goal else ""
         text = escape(words.sentence(rng, rng.randint(4, 16)))
-        bodies += f'<div id="{panel}" class="{"" if i == start else "hide"}" style="padding:4px"><p>{text}</p>{extra}</div>'
+        bodies += (
+            f'<div id="{panel}" class="{"" if i == start else "hide"}" '
+            f'style="padding:4px"><p>{text}</p>{extra}</div>'
+        )
     draft.add(f"<div>{heads}</div><div style='border:1px solid #999'>{bodies}</div>")
     draft.script.append(
         f"const tabs = {json.dumps(tabs)}, panels = {json.dumps(panels)};"
@@ -326,7 +334,8 @@ def menu_scene(rng: random.Random, seed: int) -> Scene:
         mark = rng.choice(["▸ ", "+ ", "▾ ", ""])
         around = "" if accordion else 'style="display:inline-block"'
         parts.append(
-            f'<div {around}><div id="{head_id}" data-pf="button" data-name="{escape(head)}" style="{look}">{mark}{escape(head)}</div>'
+            f'<div {around}><div id="{head_id}" data-pf="button" data-name="{escape(head)}" '
+            f'style="{look}">{mark}{escape(head)}</div>'
             f'<div id="{list_id}" class="hide list" style="{spot}">{items}</div></div>'
         )
         draft.on(

@@ -214,11 +214,13 @@ def search_scene(rng: random.Random, seed: int) -> Scene:
     caption = rng.choice(["Search", "Go", "Find", "Search"])
     knob = "" if by_key and rng.random() < 0.5 else f'<button id="{go}">{caption}</button>'
     draft.add(
-        f'<div><input id="{box}" type="text" data-name="search" placeholder="{rng.choice(["Search", ""])}" style="width:85px"> {knob}</div>'
+        f'<div><input id="{box}" type="text" data-name="search" placeholder="{rng.choice(["Search", ""])}" '
+        f'style="width:85px"> {knob}</div>'
     )
     names = [draft.new_id() for _ in results]
     items = "".join(
-        f'<p><a href="#" id="{name}">{escape(text)}</a><br>{escape(words.sentence(rng, rng.randint(2, 6)))}</p>'
+        f'<p><a href="#" '
+        f'id="{name}">{escape(text)}</a><br>{escape(words.sentence(rng, rng.randint(2, 6)))}</p>'
         for name, text in zip(names, results, strict=True)
     )
     draft.add(f'<div id="{listed}" class="hide">{items}</div>')
@@ -263,7 +265,10 @@ def read_scene(rng: random.Random, seed: int) -> Scene:
     pairs = list(zip(keys, values, strict=True))
     match rng.randrange(3):
         case 0:
-            border = f"border:1px solid {rng.choice(['#bbb', '#888', 'transparent'])};padding:{rng.randint(0, 2)}px 2px"
+            border = (
+                f"border:1px solid "
+                f"{rng.choice(['#bbb', '#888', 'transparent'])};padding:{rng.randint(0, 2)}px 2px"
+            )
             rows = "".join(
                 f'<tr><td style="{border}">{escape(k)}</td><td style="{border}">{escape(v)}</td></tr>'
                 for k, v in pairs

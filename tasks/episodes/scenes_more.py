@@ -85,7 +85,8 @@ def colour_scene(rng: random.Random, seed: int) -> Scene:
     names = [draft.new_id() for _ in kinds]
     size = rng.randint(16, 30)
     cells = "".join(
-        f'<svg id="{name}" data-pf="shape" data-name="{colour} {kind}" viewBox="0 0 24 24" width="{size}" height="{size}" '
+        f'<svg id="{name}" data-pf="shape" data-name="{colour} {kind}" viewBox="0 0 24 24" width="{size}" '
+        f'height="{size}" '
         f'style="cursor:pointer;margin:{rng.randint(1, 6)}px">{SHAPES[kind].format(COLOURS[colour])}</svg>'
         for name, (colour, kind) in zip(names, kinds, strict=True)
     )
@@ -123,7 +124,8 @@ def amount_scene(rng: random.Random, seed: int) -> Scene:
         number = start if i == at else rng.randint(0, 5)
         draft.add(
             f'<div>{escape(text)} <button id="{less}" data-name="less {escape(text)}">−</button> '
-            f'<span id="{value}" style="display:inline-block;min-width:14px;text-align:center">{number}</span> '
+            f'<span id="{value}" '
+            f'style="display:inline-block;min-width:14px;text-align:center">{number}</span> '
             f'<button id="{more}" data-name="more {escape(text)}">+</button></div>'
         )
         draft.on(less, f"$('{value}').textContent = Math.max(0, +$('{value}').textContent - 1)")
@@ -158,11 +160,13 @@ def scroll_scene(rng: random.Random, seed: int) -> Scene:
         heading(draft, words.label(rng))
     line = rng.choice(["border-bottom:1px solid #ddd;", ""])
     rows = "".join(
-        f'<div id="{name}" data-pf="row" style="cursor:pointer;padding:{rng.randint(2, 4)}px;{line}">{escape(text)}</div>'
+        f'<div id="{name}" data-pf="row" '
+        f'style="cursor:pointer;padding:{rng.randint(2, 4)}px;{line}">{escape(text)}</div>'
         for name, text in zip(names, texts, strict=True)
     )
     draft.add(
-        f'<div id="{frame}" style="height:{rng.randint(80, 130)}px;width:{rng.randint(110, 146)}px;overflow-y:scroll;'
+        f'<div id="{frame}" '
+        f'style="height:{rng.randint(80, 130)}px;width:{rng.randint(110, 146)}px;overflow-y:scroll;'
         f'border:1px solid #888">{rows}</div>'
     )
     at = rng.randrange(count)
@@ -179,10 +183,7 @@ def scroll_scene(rng: random.Random, seed: int) -> Scene:
 
     async def expert(s: Screen) -> Steps:
         for _ in range(14):
-            where = await s.js(
-                f"(()=>{{const e={element(names[at])}.getBoundingClientRect(),b={element(frame)}.getBoundingClientRect();"
-                "return e.top<b.top?-1:e.bottom>b.bottom+1?1:0})()"
-            )
+            where = await s.js(f"pf.beyond({element(names[at])},{element(frame)})")
             if where == 0:
                 break
             yield scroll(await s.target(element(frame)), "down" if where > 0 else "up", 1)
@@ -204,23 +205,26 @@ def switch_scene(rng: random.Random, seed: int) -> Scene:
     for name, text, on in zip(names, texts, states, strict=True):
         draft.add(
             f'<div style="min-height:18px">{escape(text)}<span id="{name}" class="switch" data-pf="checkbox" '
-            f'data-name="{escape(text)}" data-on="{int(on)}" style="float:right;cursor:pointer;width:26px;height:13px;'
-            f'border-radius:7px;border:1px solid #777;position:relative"><i style="position:absolute;top:0;width:13px;'
-            f'height:13px;border-radius:7px;background:#fff;border:1px solid #555;box-sizing:border-box"></i></span></div>'
+            f'data-name="{escape(text)}" data-on="{int(on)}" '
+            f'style="float:right;cursor:pointer;width:26px;height:13px;'
+            f'border-radius:7px;border:1px solid #777;position:relative"><i '
+            f'style="position:absolute;top:0;width:13px;'
+            f"height:13px;border-radius:7px;background:#fff;border:1px solid "
+            f'#555;box-sizing:border-box"></i></span></div>'
         )
     colour = rng.choice(["#0a0", "#07f", "#f80", "#333"])
     draft.script.append(
         "const paint = (e) => { const on = e.dataset.on === '1';"
         f"e.style.background = on ? '{colour}' : '#ccc'; e.firstChild.style.left = on ? '13px' : '0'; }};"
         "document.querySelectorAll('.switch').forEach((e) => { paint(e);"
-        "e.addEventListener('click', () => { e.dataset.on = e.dataset.on === '1' ? '0' : '1'; paint(e); check(); }); });"
+        "e.addEventListener('click', () => { e.dataset.on = e.dataset.on === '1' ? '0' : '1'; paint(e); "
+        "check(); }); });"
     )
     at = rng.randrange(count)
     want = not states[at]
     goal = {name: int(on) for name, on in zip(names, states, strict=True)} | {names[at]: int(want)}
-    draft.script.append(
-        f"const check = () => {{ if (Object.entries({json.dumps(goal)}).every(([n, v]) => +$(n).dataset.on === v)) {reach(rng)}; }};"
-    )
+    test = f"Object.entries({json.dumps(goal)}).every(([n, v]) => +$(n).dataset.on === v)"
+    draft.script.append(f"const check = () => {{ if ({test}) {reach(rng)}; }};")
     draft.needed.append(names[at])
     instruction = rng.choice(["Turn {1} {0}.", 'Switch {1} "{0}".', "Turn {0} {1}."]).format(
         texts[at], "on" if want else "off"
@@ -247,11 +251,13 @@ def pages_scene(rng: random.Random, seed: int) -> Scene:
     )
     onward, back = rng.choice([("Next", "Previous"), (">", "<"), ("More", "Back"), ("→", "←")])
     draft.add(
-        f'<div>{rows}<button id="{before}">{escape(back)}</button> <button id="{after}">{escape(onward)}</button></div>'
+        f'<div>{rows}<button id="{before}">{escape(back)}</button> <button '
+        f'id="{after}">{escape(onward)}</button></div>'
     )
     draft.script.append(
         f"let page = 0; const turn = (d) => {{ page = Math.min({pages - 1}, Math.max(0, page + d));"
-        f"document.querySelectorAll('.entry').forEach((e, i) => e.classList.toggle('hide', Math.floor(i / {per}) !== page)); }};"
+        f"document.querySelectorAll('.entry').forEach((e, i) => e.classList.toggle('hide', Math.floor(i / "
+        f"{per}) !== page)); }};"
     )
     draft.on(before, "turn(-1)")
     draft.on(after, "turn(1)")

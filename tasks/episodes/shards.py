@@ -3,13 +3,12 @@
     b"PFSHARD1" | uint64 little-endian: length of the index | index (JSON, UTF-8) | blob
 
 The index is `{"episodes": [...]}`. Each episode has the fields of `Episode`, except that `frames` are
-`[offset, length]` of PNG files in the blob and `letters` of a frame are `{"c": one string, "xy": [x, y, x, y, ...]}`.
+`[offset, length]` of PNG files in the blob and `letters` of a frame are `{"c": string, "xy": [x, y, ...]}`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,8 +28,9 @@ class Episode:
     frames: PNG files; the frame a step names is the settled screen before that step.
     widgets: per frame `(text, kind, x0, y0, x1, y1)` of what can be clicked or read.
     letters: per frame `(character, centre x, centre y)` of every visible character but spaces.
-    steps: `{"frame": i, "action": {...}, "train": bool, "box": [x0, y0, x1, y1] | None}`; coordinates of actions
-    are on the model's grid 0..999. `train` is false for deliberate slips, which must not be imitated.
+    steps: `{"frame": i, "action": {...}, "train": bool, "box": [x0, y0, x1, y1] | None}`; coordinates of
+    actions are on the model's grid 0..999. `train` is false for deliberate slips, which must not be imitated.
+    A step may have `"mid": j`: frame j (without labels) was taken while the mouse button was held down.
     """
 
     task: str
@@ -74,7 +74,7 @@ def write_shard(path: Path, episodes: Sequence[Episode]) -> None:
         file.write(MAGIC + struct.pack("<Q", len(index)))
         file.write(index)
         file.write(blob)
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def read_shard(path: Path | str) -> list[Episode]:

@@ -1,4 +1,4 @@
-"""The steps experts yield: an action on the model's grid, the box it is about, whether it is to be imitated."""
+"""The steps experts yield: an action on the model's grid, its target, and whether to imitate it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,10 @@ def button(draft: Draft, text: str) -> str:
         block = f'<div role="button" data-pf="button" id="{name}" style="{look}">{escape(text)}</div>'
     else:
         icon = rng.choice(ICONS.split()) + " " if rng.random() < 0.12 else ""
-        block = f'<button id="{name}" data-name="{escape(text)}" style="{draft.style()}">{icon}{escape(text)}</button>'
+        block = (
+            f'<button id="{name}" data-name="{escape(text)}" '
+            f'style="{draft.style()}">{icon}{escape(text)}</button>'
+        )
     draft.add(block if rng.random() < 0.6 else f"<div>{block}</div>")
     return name
 
@@ -135,7 +138,8 @@ def row(draft: Draft, text: str) -> str:
         tail = f'<span style="float:right">{rng.choice(["›", "…", str(rng.randint(1, 99))])}</span>'
     look = f"cursor:pointer;padding:{rng.randint(1, 5)}px;{line}"
     draft.add(
-        f'<div id="{name}" data-pf="row" data-name="{escape(text)}" style="{look}">{icon}{escape(text)}{tail}</div>'
+        f'<div id="{name}" data-pf="row" data-name="{escape(text)}" '
+        f'style="{look}">{icon}{escape(text)}{tail}</div>'
     )
     return name
 
@@ -151,7 +155,8 @@ def tile(draft: Draft, text: str) -> str:
     )
     icon = f'<div style="font-size:{rng.randint(14, 22)}px">{rng.choice(ICONS.split())}</div>'
     draft.add(
-        f'<div id="{name}" data-pf="icon" data-name="{escape(text)}" style="{look}">{icon}{escape(text)}</div>'
+        f'<div id="{name}" data-pf="icon" data-name="{escape(text)}" '
+        f'style="{look}">{icon}{escape(text)}</div>'
     )
     return name
 
@@ -175,9 +180,15 @@ def text_field(draft: Draft, text: str, kind: str = "text", value: str = "") -> 
     hint = f' placeholder="{escape(text)}"' if layout == 2 and not value else ""
     if kind == "textarea":
         look += f";height:{rng.randint(22, 44)}px"
-        box = f'<textarea id="{name}"{hint} data-name="{escape(text)}" style="{look}">{escape(value)}</textarea>'
+        box = (
+            f'<textarea id="{name}"{hint} data-name="{escape(text)}" '
+            f'style="{look}">{escape(value)}</textarea>'
+        )
     else:
-        box = f'<input type="{kind}" id="{name}"{hint} data-name="{escape(text)}" value="{escape(value)}" style="{look}">'
+        box = (
+            f'<input type="{kind}" id="{name}"{hint} data-name="{escape(text)}" value="{escape(value)}" '
+            f'style="{look}">'
+        )
     caption = escape(text)
     if hint:
         draft.add(f"<div>{box}</div>")

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import random
 import re
 import string
 
-NAMES = (
-    "Ada Alan Alice Amir Ana Anton Aisha Ben Bob Carla Carlos Chen Clara Dan David Diana Elena Emil Emma Erik Eva "
-    "Farid Fatima Felix Finn Frank Gina Grace Hana Hans Hiro Ida Igor Ines Ivan Jack Jana Jin Joan John Jonas Julia "
-    "Kai Karin Kate Kofi Lara Lea Leo Lina Liu Lucas Maria Marta Max Mei Mia Mila Milan Nadia Nina Noah Nora Olga "
-    "Omar Oscar Paul Petra Pia Priya Rahul Rita Rosa Ruth Sam Sara Sofia Sven Tara Theo Tim Tom Uma Vera Victor "
-    "Wei Yara Yuki Zoe"
-).split()
-COMMON = (
-    "Save Cancel OK Submit Next Back Delete Edit Open Close Send Print Share Copy Paste Search Login Logout Help "
-    "Settings Home Profile Download Upload Export Import Refresh Apply Reset Continue Finish Start Stop Pause Play "
-    "Add Remove New View Details More Less Yes No Accept Decline Agree Subscribe Follow Reply Forward Archive Undo "
-    "Redo Zoom Rename Move Merge Sort Filter Update Install Restart Confirm Retry Skip Done Buy Order Pay Checkout"
-).split()
-MODULES = (
-    "argparse asyncio collections contextlib csv datetime decimal difflib doctest email fractions functools gettext "
-    "heapq html http imaplib inspect json locale logging mailbox optparse os pathlib pdb pickle pprint profile queue "
-    "random re sched shelve shutil smtplib socket sqlite3 statistics string subprocess tarfile tempfile textwrap "
-    "threading timeit tkinter trace turtle typing unittest urllib uuid warnings wave weakref zipfile"
-).split()
+_NAMES = (
+    "Ada Alan Alice Amir Ana Anton Aisha Ben Bob Carla Carlos Chen Clara Dan David Diana Elena Emil Emma "
+    "Erik Eva Farid Fatima Felix Finn Frank Gina Grace Hana Hans Hiro Ida Igor Ines Ivan Jack Jana Jin "
+    "Joan John Jonas Julia Kai Karin Kate Kofi Lara Lea Leo Lina Liu Lucas Maria Marta Max Mei Mia Mila "
+    "Milan Nadia Nina Noah Nora Olga Omar Oscar Paul Petra Pia Priya Rahul Rita Rosa Ruth Sam Sara Sofia "
+    "Sven Tara Theo Tim Tom Uma Vera Victor Wei Yara Yuki Zoe"
+)
+NAMES = _NAMES.split()
+_COMMON = (
+    "Save Cancel OK Submit Next Back Delete Edit Open Close Send Print Share Copy Paste Search Login "
+    "Logout Help Settings Home Profile Download Upload Export Import Refresh Apply Reset Continue Finish "
+    "Start Stop Pause Play Add Remove New View Details More Less Yes No Accept Decline Agree Subscribe "
+    "Follow Reply Forward Archive Undo Redo Zoom Rename Move Merge Sort Filter Update Install Restart "
+    "Confirm Retry Skip Done Buy Order Pay Checkout"
+)
+COMMON = _COMMON.split()
+_MODULES = (
+    "argparse asyncio collections contextlib csv datetime decimal difflib doctest email fractions "
+    "functools gettext heapq html http imaplib inspect json locale logging mailbox optparse os pathlib "
+    "pdb pickle pprint profile queue random re sched shelve shutil smtplib socket sqlite3 statistics "
+    "string subprocess tarfile tempfile textwrap threading timeit tkinter trace turtle unittest "
+    "urllib uuid warnings wave weakref zipfile"
+)
+MODULES = _MODULES.split()
 
 
 @functools.cache
 def dictionary() -> tuple[str, ...]:
     """Lower-case words of two to twelve letters, sorted; several thousand of them."""
     texts: list[str] = []
-    try:
+    with contextlib.suppress(ImportError):
         texts.extend(importlib.import_module("pydoc_data.topics").topics.values())
-    except ImportError:
-        pass
     for name in MODULES:
         try:
             module = importlib.import_module(name)
