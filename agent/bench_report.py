@@ -14,7 +14,7 @@ from pilotfish.tasks.miniwob_tasks import SUITE
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. `tasks` are ids for MiniWoB++ and `suite/id` otherwise."""
+    """What is measured. `tasks` are ids for MiniWoB++, and otherwise a suite or folder, a slash, an id."""
 
     suite: str
     tasks: tuple[str, ...]
@@ -45,14 +45,13 @@ def report(run: log.RunLog) -> dict[str, Any]:
         episode_key(group): group for group in run.episodes() if log.has_ended(group)
     }
     rows = []
-    for name in plan.tasks:
-        full = f"{SUITE}/{name}" if plan.suite == SUITE else name
-        mine = [group for key, group in groups.items() if key[0] == full and not key[2]]
+    for name in dict.fromkeys(key[0] for key in groups):
+        mine = [group for key, group in groups.items() if key[0] == name and not key[2]]
         if not mine:
             continue
-        row = {"task": name, **_row(mine)}
+        row = {"task": name.removeprefix(f"{SUITE}/"), **_row(mine)}
         if plan.baseline:
-            theirs = [group for key, group in groups.items() if key[0] == full and key[2]]
+            theirs = [group for key, group in groups.items() if key[0] == name and key[2]]
             row["baseline_success"] = _row(theirs)["success"]
         rows.append(row)
     result = {

@@ -78,16 +78,18 @@ def _display() -> Iterator[Piece]:
 
 
 def _checkpoint(settings: Settings) -> Piece:
-    from pilotfish.model.info import checkpoint_folder
-
-    from pilotfish.model.protocol import ModelError
-
     if settings.model == "solution":
         return Piece("checkpoint", True, "none needed: the model is a task's own solution")
+    from pilotfish.model.checkpoint import find_folder
+    from pilotfish.model.info import describe
+    from pilotfish.model.protocol import ModelError
+
+    folder = find_folder(settings.model)
     try:
-        return Piece("checkpoint", True, str(checkpoint_folder(settings.model)))
+        describe(folder)
     except ModelError as error:
-        return Piece("checkpoint", False, settings.model, str(error))
+        return Piece("checkpoint", False, str(folder), str(error))
+    return Piece("checkpoint", True, str(folder))
 
 
 def _pages() -> Piece:

@@ -75,12 +75,12 @@ def grew(before: Count, after: Count) -> list[str]:
     return names + (["memory"] if after.memory_mb > before.memory_mb + MEMORY_SLACK_MB else [])
 
 
-async def soak(episodes: int, folder: Path) -> tuple[Count, Count]:
-    """Play `WARM_UP` and then `episodes` episodes of one click each; returns the counts after each part."""
+async def soak(episodes: int, folder: Path, warm_up: int = WARM_UP) -> tuple[Count, Count]:
+    """Play `warm_up` and then `episodes` episodes of one click each; returns the counts after each part."""
     settings = Settings(max_steps=1, quiet_ms=20, settle_cap_s=0.2)
     counts = []
     number = 0
-    for part in (WARM_UP, episodes):
+    for part in (warm_up, episodes):
         with EventLog(folder) as events:
             async with Player(settings, events, Policy(), asyncio.Event()) as player:
                 for _ in range(part):

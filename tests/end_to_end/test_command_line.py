@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.agent import events as log
+from pilotfish.agent.cli import main
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
@@ -101,12 +102,23 @@ def test_version_as_json() -> None:
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path: Path, arguments: list[str], status: int, says: str) -> None:
-    done = pilotfish(*arguments, cwd=tmp_path, env=os.environ | {"TERM": "dumb"})
-    assert done.returncode == status
-    assert done.stdout == ""
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_wrong_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: int,
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pilotfish", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code == status
+    assert said.out == ""
+    assert says in said.err
+    assert "Traceback" not in said.err
     assert not (tmp_path / "runs").exists(), "a command that cannot start leaves no run"
 
 

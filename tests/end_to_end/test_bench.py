@@ -1,0 +1,141 @@
+"""Benchmarks: a suite played for real, MiniWoB++ episodes in numbers, and the report's arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pilotfish.agent import events as log
+from pilotfish.agent.bench import find_unfinished, plan_miniwob, plan_tasks, run_bench, slots
+from pilotfish.agent.bench_report import Plan, report, seconds_per_step, table
+from pilotfish.agent.settings import Settings
+from pilotfish.agent.soak import grew, soak
+from pilotfish.agent.solution import RANDOM
+from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED
+
+SOLVABLE = """
+instruction: Write it.
+tools: [shell]
+environment: {kind: shell}
+graders: [{kind: file_equals, path: a.txt, text: "a\\n"}]
+solution: [echo a > a.txt]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Two tasks, of which the solution solves one."""
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    (folder / "good.yaml").write_text(SOLVABLE)
+    (folder / "bad.yaml").write_text(SOLVABLE.replace("echo a >", "echo b >"))
+    return folder
+
+
+async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
+    settings = Settings(model="solution", record_dir=tmp_path / "runs")
+    plan = plan_tasks([str(suite)], episodes=2)
+    told: list[str] = []
+    result = await run_bench(plan, settings, progress=told.append)
+    assert result == json.loads(json.dumps(result))
+    assert (result["model"], result["attention"], result["limits"]) == ("solution", "sparse", "untimed")
+    bad, good = result["tasks"]
+    assert (bad["task"], good["task"]) == ("suite/bad", "suite/good")
+    assert (bad["success"], good["success"], result["mean_success"]) == (0.0, 1.0, 0.5)
+    assert good["episodes"] == 2
+    assert 0 < good["ci_low"] < 1 == good["ci_high"]
+    assert good["steps"] == 1.0
+    assert 0 < good["seconds_per_step_p50"] <= good["seconds_per_step_p95"]
+    assert result["complete"] is True
+    assert len(told) == 4
+
+
+async def test_a_measurement_goes_on_where_it_broke_off(tmp_path: Path, suite: Path) -> None:
+    settings = Settings(model="solution", record_dir=tmp_path / "runs")
+    plan = plan_tasks([str(suite)], episodes=2)
+    whole = await run_bench(plan, settings)
+    path = Path(whole["folder"]) / log.EVENTS
+    lines = path.read_text().splitlines(keepends=True)
+    started = [n for n, line in enumerate(lines) if '"type": "episode_started"' in line]
+    path.write_text("".join(lines[: started[2] + 2]))
+    folder = find_unfinished(plan, settings)
+    assert folder == path.parent
+    assert find_unfinished(plan_tasks([str(suite)], episodes=3), settings) is None
+    told: list[str] = []
+    result = await run_bench(plan, settings, folder=folder, progress=told.append)
+    assert len(told) == 2, "two of four episodes had an end"
+    assert [row["episodes"] for row in result["tasks"]] == [2, 2]
+    assert result["mean_success"] == 0.5
+    assert find_unfinished(plan, settings) is None
+
+
+def test_miniwob_plans_use_seeds_that_training_never_used() -> None:
+    plan = plan_miniwob(["click-test", "enter-text"], episodes=2, seed=None, limits="classic", baseline=True)
+    found = [(slot.task.name, slot.seed, slot.baseline) for slot in slots(plan)]
+    first = FIRST_MEASURED_SEED
+    assert found[:4] == [
+        ("miniwob/click-test", first, False),
+        ("miniwob/click-test", first + 1, False),
+        ("miniwob/click-test", first, True),
+        ("miniwob/click-test", first + 1, True),
+    ]
+    assert len(found) == 8
+    task = next(iter(slots(plan))).task
+    assert task.environment.kind == "miniwob"
+    assert task.environment.time_limit == "classic"
+    assert len(plan_miniwob([], episodes=1).tasks) > 100
+
+
+def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
+    plan = Plan("miniwob", ("click-test",), episodes=4, seed=0, baseline=True)
+    options = {"plan": json.loads(json.dumps(plan.__dict__))}
+    with log.EventLog(tmp_path) as events:
+        events.append(
+            log.RunStarted(
+                run="r", pilotfish="0", command="bench", model="nano", attention="dense", options=options
+            )
+        )
+        for seed in range(4):
+            for model in ("nano", RANDOM):
+                passed = seed < (3 if model == "nano" else 1)
+                events.append(
+                    log.EpisodeStarted(
+                        episode=seed, task="miniwob/click-test", seed=seed, model=model, instruction="x"
+                    )
+                )
+                events.append(log.EpisodeEnded(episode=seed, end="finished", passed=passed, steps=seed))
+        events.append(log.EpisodeStarted(episode=9, task="miniwob/click-test", seed=9, instruction="cut off"))
+        events.append(log.RunEnded(status="interrupted"))
+    result = report(log.read_run(tmp_path))
+    (row,) = result["tasks"]
+    assert (row["task"], row["episodes"], row["success"], row["steps"]) == ("click-test", 4, 0.75, 1.5)
+    assert (row["ci_low"], row["ci_high"]) == pytest.approx((0.3006, 0.9544), abs=1e-4)
+    assert row["baseline_success"] == 0.25
+    assert (result["attention"], result["complete"], result["baseline_mean_success"]) == (
+        "dense",
+        False,
+        0.25,
+    )
+    text = table(result)
+    assert "click-test" in text
+    assert "random clicks" in text
+    assert "75.0%" in text
+
+
+def test_seconds_per_step_are_wall_time_between_results() -> None:
+    group: list[log.Event] = [
+        log.EpisodeStarted(episode=0, task="t", instruction="", t=10.0),
+        log.Answered(step=1, t=11.0),
+        log.Resulted(step=1, call_id="a", ok=True, text="", t=11.5),
+        log.Resulted(step=1, call_id="b", ok=False, text="", t=11.6),
+        log.Resumed(t=100.0),
+        log.Resulted(step=2, call_id="c", ok=True, text="", t=102.0),
+    ]
+    assert seconds_per_step(group) == [1.5, 2.0]
+
+
+async def test_thirty_episodes_leave_nothing_behind(tmp_path: Path) -> None:
+    before, after = await soak(24, tmp_path, warm_up=6)
+    assert grew(before, after) == [], f"{before} -> {after}"
