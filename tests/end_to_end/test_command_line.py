@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 from pilotfish.agent import events as log
 from pilotfish.agent.cli import main
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
+from pilotfish.tasks.format import Task
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 
@@ -235,3 +237,82 @@ def test_a_run_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, counti
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("pilotfish: Cannot write")
     assert "Traceback" not in done.stderr
+
+
+def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
+    tmp_path: Path, web_task: Task
+) -> None:
+    done = pilotfish("run", web_task.folder, "--model", "solution", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = only_run(tmp_path) / log.EVENTS
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5]))
+    kept = log.read_run(path.parent).events
+    done = pilotfish("resume", path.parent, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be brought back" in done.stdout
+    events = log.read_run(path.parent).events
+    assert events[:5] == kept
+    assert [event.type for event in events[5:]].count("episode_started") == 1
+
+
+def small_disk(command: list[str], folder: Path) -> list[str]:
+    """The command with a disk of 16 kB mounted over `folder`, in a mount namespace of its own."""
+    mount = f"mount -t tmpfs -o size=16k none {folder}"
+    return [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'{mount} && "$@"; status=$?; cp -r {folder}/. {folder}-copy; exit $status',
+        "sh",
+        *command,
+    ]
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, counting: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    if subprocess.run(small_disk(["true"], folder), capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not permitted here")
+    command = small_disk([*PILOTFISH, "run", str(counting), "--model", "solution"], folder)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("pilotfish: Cannot write")
+    assert "free some space" in done.stderr
+    (copy,) = (tmp_path / "runs-copy").iterdir()
+    run = log.read_run(copy)
+    assert len(run.events) > 10
+    assert not run.warnings
+
+
+@pytest.mark.parametrize(("key", "lines"), [(b"y\n", 3), (b"n\n", 0), (b"\n", 0)])
+def test_a_person_is_asked_on_the_terminal(tmp_path: Path, key: bytes, lines: int) -> None:
+    task = tmp_path / "asking.yaml"
+    task.write_text(COUNTING + '  - "echo a[b]c\\e[2J >> count.txt"\n' * 3)
+    (tmp_path / "pilotfish.toml").write_text('default_verdict = "ask"\n')
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*PILOTFISH, "run", str(task), "--model", "solution"],
+        cwd=tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said = b""
+    answered = 0
+    with contextlib.suppress(OSError):  # the terminal is gone when the process is
+        while part := os.read(ours, 4096):
+            said += part
+            if said.count(b"[y/N]") > answered:
+                answered += 1
+                os.write(ours, key)
+    os.close(ours)
+    assert process.wait() == 1
+    assert answered == 3
+    assert b"command: echo a[b]c\\x1b[2J" in said
+    assert b"\x1b[2J" not in said
+    count = only_run(tmp_path) / "workspace" / "count.txt"
+    assert (len(count.read_text().splitlines()) if count.exists() else 0) == lines
