@@ -86,7 +86,12 @@ def test_reuse_gives_the_same_bits(
             case "grow":
                 parts += [rng.choice([make_clip(turn), make_image(turn), turn])]
             case "replace":
-                parts[rng.randrange(len(parts))] = rng.choice([make_clip(turn), make_image(turn), turn])
+                place = rng.randrange(len(parts))
+                old = parts[place]
+                new: int | Media = turn
+                if not isinstance(old, int):
+                    new = make_clip(turn) if isinstance(old, Clip) else make_image(turn)
+                parts[place] = new
             case _:
                 del parts[max(1, rng.randrange(len(parts))) :]
         if rng.random() < 0.3:
