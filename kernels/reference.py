@@ -64,18 +64,18 @@ def keep_mask(ids_BGTK: Tensor, start: int, block: int, keys: int) -> Tensor:
 
 def dense_attention(q_BHTD: Tensor, k_BGND: Tensor, v_BGND: Tensor, start: int, scale: float) -> Tensor:
     """Full causal attention with grouped KV heads; returns [B, H, T, D]."""
-    T, N = q_BHTD.shape[2], k_BGND.shape[2]
-    grouped = q_BHTD.shape[1] != k_BGND.shape[1]
-    if start == 0:
-        return F.scaled_dot_product_attention(
-            q_BHTD, k_BGND, v_BGND, is_causal=T > 1, scale=scale, enable_gqa=grouped
-        )
+    B, H, T, D = q_BHTD.shape
+    G, N = k_BGND.shape[1:3]
+    if T == 1:
+        # The heads of a group as rows of one product: the grouped call is several times slower in bf16.
+        rows_BGRD = q_BHTD.reshape(B, G, H // G, D)
+        return F.scaled_dot_product_attention(rows_BGRD, k_BGND, v_BGND, scale=scale).reshape(B, H, 1, D)
     mask_TN = None
-    if T > 1:
+    if start > 0:
         positions_T = torch.arange(start, start + T, device=q_BHTD.device)
         mask_TN = torch.arange(N, device=q_BHTD.device)[None] <= positions_T[:, None]
     return F.scaled_dot_product_attention(
-        q_BHTD, k_BGND, v_BGND, attn_mask=mask_TN, scale=scale, enable_gqa=grouped
+        q_BHTD, k_BGND, v_BGND, attn_mask=mask_TN, is_causal=start == 0, scale=scale, enable_gqa=H != G
     )
 
 
