@@ -42,6 +42,11 @@ class StartError(Exception):
     """A task's set-up failed, so there is no episode to run; one sentence with the step that failed."""
 
 
+def first_line(error: Exception) -> str:
+    """What an error of the browser says, without its call log."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 class Environment(Protocol):
     """One task, ready to be played in a sandbox of `sandbox_spec()`."""
 

@@ -16,7 +16,7 @@ from playwright.async_api import Page, Route
 
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks import format as fields
-from pilotfish.tasks.environment import End, Environment, Grade, StartError
+from pilotfish.tasks.environment import End, Environment, Grade, StartError, first_line
 from pilotfish.tasks.graders import grade, run_clean
 from pilotfish.tasks.miniwob import Miniwob, pages_folder
 from pilotfish.tasks.windows import let_go, settle, wait_for_windows, window_count
@@ -160,9 +160,7 @@ class WebPage(Desktop):
             await self.page.route("**/*", self._answer)
             await self.page.goto(f"{_ORIGIN}/{self._file.name}")
         except (PlaywrightError, SandboxError) as error:
-            raise StartError(
-                f"{self._task.name}: the page cannot be opened ({str(error).splitlines()[0]})"
-            ) from error
+            raise StartError(f"{self._task.name}: the page cannot be opened ({first_line(error)})") from error
         screen = self.screen(box)
         assert screen is not None
         await settle(screen)

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxPathError
 from pilotfish.tasks import format as fields
-from pilotfish.tasks.environment import End, Grade
+from pilotfish.tasks.environment import End, Grade, first_line
 
 _MAX_FILE_BYTES = 4 << 20
 _PAGE_S = 10.0
@@ -163,7 +163,7 @@ async def _page_state(grader: fields.PageState, page: Page | None) -> Grade:
     except TimeoutError:
         return _no(f"The page did not answer within {_PAGE_S:g} s.")
     except PlaywrightError as error:
-        return _no(f"The page cannot answer {_short(grader.expression)}: {error.message.splitlines()[0]}")
+        return _no(f"The page cannot answer {_short(grader.expression)}: {first_line(error)}")
     wanted = _canonical(grader.equals)
     if found == wanted:
         return _yes("The page is in the expected state.")

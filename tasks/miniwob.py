@@ -23,7 +23,7 @@ from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
-from pilotfish.tasks.environment import End, Grade, StartError
+from pilotfish.tasks.environment import End, Grade, StartError, first_line
 from pilotfish.tasks.format import MiniwobEnvironment
 from pilotfish.tasks.miniwob_tasks import check_name
 from pilotfish.tasks.windows import let_go
@@ -94,7 +94,7 @@ class Miniwob:
                 utterance = await self.page.evaluate(_START, [seed, limit_ms, _READY_MS])
         except (PlaywrightError, SandboxError, TimeoutError) as error:
             raise StartError(
-                f"miniwob/{name}, seed {seed}, cannot be started ({_first_line(error)})"
+                f"miniwob/{name}, seed {seed}, cannot be started ({first_line(error)})"
             ) from error
         if utterance is None:
             raise StartError(f"miniwob/{name}, seed {seed}, was not ready after {_READY_MS / 1000:g} s.")
@@ -151,7 +151,3 @@ def random_click_policy(seed: int) -> Iterator[dict[str, Any]]:
     right = GRID * _TASK[0] // SEEN[0]
     while True:
         yield {"action": "left_click", "coordinate": [source.randrange(right), source.randrange(GRID)]}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

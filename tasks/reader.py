@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 24
 _MAX_NUMBER = 18
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _SCALARS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("null", re.compile(r"~|null|Null|NULL|")),
     ("bool", re.compile(r"true|True|TRUE|false|False|FALSE")),
@@ -64,11 +66,24 @@ def read_data(path: Path) -> Any:
             f"{path}: the file is empty; write at least id, instruction, environment and graders."
         )
     data = _read_json(path, text) if path.suffix == ".json" else _read_yaml(path, text)
-    try:
-        json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise TaskError(f"{path}: holds half a surrogate pair; write whole characters.") from None
+    for word in _texts(data):
+        if _NO_TEXT.search(word):
+            raise TaskError(
+                f"{path}: {word[:40]!r} holds a null or half a character; write whole characters."
+            )
     return data
+
+
+def _texts(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield key
+            yield from _texts(value)
+    elif isinstance(data, list):
+        for value in data:
+            yield from _texts(value)
 
 
 def _read_json(path: Path, text: str) -> Any:

@@ -161,7 +161,17 @@ def test_a_line_too_many_is_named_with_its_mend(tmp_path: Path, line: str, says:
         ("a.json", b'{"a": 1, "a": 2}', "the key 'a' appears twice in one map; keep one of them."),
         ("a.json", b"[" * 100_000, "nested deeper than 24 levels; flatten it."),
         ("a.json", b'{"a": NaN}', "NaN is not a JSON number; write a finite one."),
-        ("a.json", b'{"a": "\\ud800"}', "holds half a surrogate pair; write whole characters."),
+        (
+            "a.json",
+            b'{"a": "\\ud800"}',
+            "'\\ud800' holds a null or half a character; write whole characters.",
+        ),
+        (
+            "a.json",
+            b'{"a": ["x\\u0000"]}',
+            "'x\\x00' holds a null or half a character; write whole characters.",
+        ),
+        ("a.yaml", b'"x\\0": 1', "'x\\x00' holds a null or half a character; write whole characters."),
         ("a.txt", b"x", "a task file ends in .yaml, .yml or .json, not '.txt'."),
     ],
 )
