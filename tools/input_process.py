@@ -39,6 +39,8 @@ class InputProcess:
     """The operations of one display. Public methods without an underscore are the protocol's operations."""
 
     def __init__(self) -> None:
+        # pyautogui can do without mouseinfo, which ends the whole process where tkinter is missing.
+        sys.modules.setdefault("mouseinfo", None)  # type: ignore[arg-type]
         import pyautogui  # not above: it connects to the display, and a failure has to be answered
 
         self._gui = pyautogui

@@ -77,6 +77,32 @@ async def test_a_page_gets_clicks_keys_and_text(call):
     await eventually(arrived)
 
 
+PAGE = """<!doctype html><meta charset="utf-8">
+<textarea autofocus style="position:fixed;inset:0"></textarea><script>
+document.querySelector("textarea").addEventListener("keydown", event => {
+    if (event.key != "Tab") return
+    event.preventDefault()
+    document.execCommand("insertText", false, "\\t")
+})</script>"""
+
+
+async def test_a_page_gets_every_text_exactly(call):
+    text = 'Spaß & a<b>c\n\t测试中文 😀 _"@ на 漢字仮名交じり文の長い例文\n' + "The quick brown fox.\n" * 50
+    await call("edit", command="create", path="page.html", new_text=PAGE)
+    page = await call.box.browser.open("page.html")
+    # A page that was never painted drops input; the agent waits for a quiet screen before it acts.
+    await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await call("computer", action="left_click", coordinate=[50, 50])
+    await call("computer", action="type", text=text)
+    units = len(text.encode("utf-16-le")) // 2
+
+    async def complete():
+        return await page.evaluate("document.querySelector('textarea').value.length") >= units
+
+    await eventually(complete)
+    assert await page.evaluate("document.querySelector('textarea').value") == text
+
+
 async def test_the_input_process_is_outside_and_ends_with_the_tool():
     async with Sandbox.open(SandboxSpec(width=320, height=200)) as box:
         tool = ComputerTool()

@@ -1,6 +1,7 @@
 """The input process: kept between calls, replaced when it dies, and never leaving anything pressed."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -137,6 +138,19 @@ async def test_a_display_that_goes_away_is_one_sentence(tmp_path):
             await driver.call("position")
         assert "\n" not in str(caught.value)
     await driver.close()
+
+
+async def test_it_starts_where_tkinter_is_missing(display):
+    without = "import runpy, sys; sys.modules['tkinter'] = None; "
+    script = without + "runpy.run_module('pilotfish.tools.input_process', run_name='__main__')"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "DISPLAY": display},
+    )
+    output, _ = await process.communicate()
+    assert json.loads(output) == {"ok": True, "value": None}
 
 
 async def test_a_mark_that_another_program_left_does_no_harm(driver, recorder):
