@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pilotfish.tools.base import ToolArgs, seconds
-from pilotfish.tools.grid import grid_point, short
+from pilotfish.tools.base import ToolArgs
+from pilotfish.tools.grid import grid_point
+from pilotfish.tools.words import seconds, short
 
 Action = Literal[
     "key",

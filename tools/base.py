@@ -5,9 +5,7 @@ Errors are values: a `ToolResult` with `ok=False` and one sentence that says wha
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -16,7 +14,8 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from pilotfish.tools.grid import Screen, short
+from pilotfish.tools.grid import Screen
+from pilotfish.tools.words import one_of, short
 
 if TYPE_CHECKING:
     from pilotfish.sandbox import Sandbox
@@ -131,15 +130,6 @@ def tool_schema(tool: Tool[Any]) -> dict[str, Any]:
     return compact
 
 
-def one_of(wrong: object, valid: Iterable[str]) -> str:
-    """The part of an error that says what is valid; the near misses first where there are any."""
-    names = list(valid)
-    near = difflib.get_close_matches(str(wrong), names, n=3, cutoff=0.7)
-    if near:
-        return f"did you mean {' or '.join(near)}? Valid: {', '.join(names)}"
-    return f"use one of {', '.join(names)}"
-
-
 _SCHEMA_KEYS = (
     "type",
     "description",
@@ -222,20 +212,3 @@ def _describe(args: type[ToolArgs], name: str) -> str:
     if options:
         return f"use one of {', '.join(map(str, options))}"
     return args.model_fields[name].description or "give it"
-
-
-def seconds(value: object) -> float:
-    """A finite number of seconds from a number or a decimal string.
-
-    Raises ValueError with the end of a sentence that starts with the argument's name.
-    """
-    wrong = ValueError(f"is {short(value)}, but must be a number of seconds")
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise wrong
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise wrong from None
-    if not math.isfinite(number):
-        raise wrong
-    return number

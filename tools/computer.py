@@ -11,9 +11,10 @@ from mss.exception import ScreenShotError
 
 from pilotfish.tools.actions import ComputerArgs
 from pilotfish.tools.base import Screen, ToolContext, ToolResult
-from pilotfish.tools.grid import GRID, grid_to_pixel, grid_to_region, pixel_to_grid, short
+from pilotfish.tools.grid import GRID, grid_to_pixel, grid_to_region, pixel_to_grid
 from pilotfish.tools.input_driver import InputDriver, InputError
 from pilotfish.tools.keys import Chord, normalize_text, parse_keys
+from pilotfish.tools.words import short
 
 HOLD_S = (0.1, 10.0)
 """Shortest and longest time `hold_key` keeps keys down, in seconds."""

@@ -17,9 +17,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pilotfish.sandbox import Files, SandboxError, SandboxPathError
 from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
-from pilotfish.tools.grid import short
 from pilotfish.tools.nearest import explain_miss
 from pilotfish.tools.textfile import NotText, TextFile
+from pilotfish.tools.words import short
 
 MAX_BYTES = 10_000_000
 """The largest file that is read."""

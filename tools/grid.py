@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotfish.tools.words import short
+
 GRID = 1000
 
 
@@ -98,9 +100,3 @@ def _coordinate(value: object, point: object) -> int:
     if not 0 <= value <= GRID or value != int(value):
         raise wrong
     return int(value)
-
-
-def short(value: object, limit: int = 60) -> str:
-    """`value` as it may stand in an error sentence: its repr, cut to `limit` characters."""
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

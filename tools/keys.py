@@ -10,7 +10,7 @@ import difflib
 import re
 import unicodedata
 
-from pilotfish.tools.grid import short
+from pilotfish.tools.words import short
 
 MODIFIERS = frozenset(
     {

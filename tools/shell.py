@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from pilotfish.sandbox import SandboxError, ShellResult
-from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult, seconds
-from pilotfish.tools.grid import short
+from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.words import seconds, short
 
 TIMEOUT_S = 60.0
 """How long a command may take when it does not say, in seconds."""

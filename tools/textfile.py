@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pilotfish.tools.grid import short
+from pilotfish.tools.words import short
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
