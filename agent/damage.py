@@ -80,6 +80,10 @@ class Watcher(Protocol):
         """Forget what was reported so far; must be called just before a grab."""
         ...
 
+    def begin(self, frame: npt.NDArray[np.uint8]) -> None:
+        """Take `frame`, the grab after `rearm`, as what later changes are changes of."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -124,7 +128,12 @@ class XDamageWatcher:
 
     def rearm(self) -> None:
         self._display.damage_subtract(self._damage, 0, 0)
-        self._display.flush()
+        # The grab goes over another connection: without the round trip it could come before the subtraction,
+        # and what is drawn between the two would never be reported.
+        self._display.sync()
+
+    def begin(self, frame: npt.NDArray[np.uint8]) -> None:
+        return None
 
     def close(self) -> None:
         self._display.close()
@@ -156,6 +165,9 @@ class PollingWatcher:
 
     def rearm(self) -> None:
         return None
+
+    def begin(self, frame: npt.NDArray[np.uint8]) -> None:
+        self._last = frame
 
     def close(self) -> None:
         return None

@@ -86,8 +86,16 @@ class MachineBroke(EpisodeOver):
     name, status = "sandbox_error", "error"
 
 
-class FormatError(Exception):
-    """A call that cannot be executed; the message is what the model is told."""
+class NotExecuted(Exception):
+    """A call that was not executed; the message is what the model is told."""
+
+
+class FormatError(NotExecuted):
+    """It makes no sense: no such tool, or arguments that do not fit."""
+
+
+class Denied(NotExecuted):
+    """The policy or a person refused it."""
 
 
 @dataclass
@@ -121,10 +129,15 @@ class Budget:
         if self.used_tokens >= self.tokens:
             raise TokenLimit(f"The limit of {self.tokens} tokens was reached.")
 
-    def count_format(self, error: FormatError | None) -> None:
-        """Count a call that could (None) or could not be executed; raises `FormatLimit` after too many in a
-        row.
+    def start_clock(self) -> None:
+        """Count the seconds from now: setting a task up is not the model's time."""
+        self.started_s = time.monotonic()
+
+    def count_format(self, refused: NotExecuted | None) -> None:
+        """Count a call that made no sense, or forget those before one that did.
+
+        Raises `FormatLimit` after `FORMAT_ERRORS` in a row.
         """
-        self.format_errors = 0 if error is None else self.format_errors + 1
+        self.format_errors = self.format_errors + 1 if isinstance(refused, FormatError) else 0
         if self.format_errors >= FORMAT_ERRORS:
-            raise FormatLimit(f"{FORMAT_ERRORS} calls in a row could not be executed; the last: {error}")
+            raise FormatLimit(f"{FORMAT_ERRORS} calls in a row could not be executed; the last: {refused}")

@@ -20,6 +20,7 @@ from pilotfish.agent.limits import (
     RESAMPLES,
     Answered,
     Budget,
+    Denied,
     Done,
     EpisodeOver,
     Finished,
@@ -28,6 +29,7 @@ from pilotfish.agent.limits import (
     Infeasible,
     MachineBroke,
     ModelBroke,
+    NotExecuted,
     Stopped,
     TimeLimit,
 )
@@ -147,16 +149,18 @@ class Episode:
         Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing at all.
         """
         nudge: tuple[Message, ...] = ()
-        for attempt in range(RESAMPLES + 1):
+        for last_try in (*(False,) * RESAMPLES, True):
             reply = await self._ask((*self.conversation.messages, *nudge))
+            is_answer = bool(reply.text.strip()) and (self._screen is None or last_try)
+            kept = bool(reply.calls) or is_answer
+            self._record_reply(reply, kept=kept)
+            if kept:
+                self.conversation.append(reply.message)
             if reply.calls:
-                self.conversation.append(reply.message)
                 return reply
-            answered = bool(reply.text.strip())
-            if answered and (self._screen is None or attempt == RESAMPLES):
-                self.conversation.append(reply.message)
+            if is_answer:
                 raise Answered(answer=reply.text)
-            if attempt < RESAMPLES:
+            if not last_try:
                 nudge = (Message("user", (NO_CALL,)),)
                 self.events.append(log.Told(step=self._step, text=NO_CALL))
         raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies.")
@@ -166,19 +170,20 @@ class Episode:
         first, *others = reply.calls
         self._answer = reply.text
         began_s = time.monotonic()
-        executed, error = True, None
+        refused: NotExecuted | None = None
         seen: Observed | None = None
         try:
             result, seen = await self._execute(first)
-        except FormatError as refused:
-            result, executed, error = ToolResult(False, str(refused)), False, refused
+        except NotExecuted as error:
+            result, refused = ToolResult(False, str(error)), error
         if seen is None and self._screen is not None and result.end is None:
             seen = await self._look()
-        self._tell(first, result, seen, executed=executed, seconds=time.monotonic() - began_s)
+        seconds = time.monotonic() - began_s
+        self._tell(self._step, first, result, seen, executed=refused is None, seconds=seconds)
         for call in others:
-            self._tell(call, ToolResult(False, NOT_EXECUTED), None, executed=False, seconds=0.0)
+            self._tell_unexecuted(self._step, call, NOT_EXECUTED)
         self.budget.used_steps += 1
-        self.budget.count_format(error)
+        self.budget.count_format(refused)
         match result.end:
             case "done":
                 raise Done(answer=reply.text)
@@ -204,6 +209,7 @@ class Episode:
         except Stopped:
             self._record_start(instruction, None)
             raise
+        self.budget.start_clock()
         self._record_start(instruction, seen)
         self.conversation.append(developer_turn())
         self.conversation.append(first_turn(instruction, None if seen is None else seen.clip))
@@ -214,8 +220,7 @@ class Episode:
         self.conversation = standing.conversation
         self.budget.used_steps, self.budget.used_tokens = standing.used_steps, standing.used_tokens
         for call, text in standing.closing:
-            made = ToolCall(call.id, call.name, call.arguments)
-            self._tell(made, ToolResult(False, text), None, executed=False, seconds=0.0)
+            self._tell_unexecuted(standing.used_steps, ToolCall(call.id, call.name, call.arguments), text)
 
     async def _first_clip(self, stack: contextlib.AsyncExitStack) -> Observed | None:
         screen = self._screen
@@ -252,7 +257,7 @@ class Episode:
         return [ToolSpec(tool.name, tool.description, tool_schema(tool)) for tool in self.tools]
 
     async def _ask(self, messages: Sequence[Message]) -> Reply:
-        """One answer, recorded whatever it is."""
+        """One answer within what is left of the budget."""
         began_s = time.monotonic()
         self.budget.check()
         seconds = min(self.sampling.max_seconds, self.budget.remaining_s)
@@ -268,10 +273,6 @@ class Episode:
         except ModelError as error:
             raise ModelBroke(str(error)) from error
         self.budget.used_tokens += reply.end.usage.output_tokens
-        kept = bool(reply.calls or (reply.text.strip() and self._screen is None))
-        self._record_reply(reply, kept=kept)
-        if self.stop.is_set():
-            raise Stopped("The run was stopped.")
         return reply
 
     async def _collect(self, messages: Sequence[Message], limits: Limits, began_s: float) -> Reply:
@@ -315,7 +316,7 @@ class Episode:
             raise FormatError(arguments.text)
         decision = await self._or_stopped(self.policy.decide(call))
         if not decision.allowed:
-            return ToolResult(False, decision.reason), None
+            raise Denied(decision.reason)
         self.events.append(log.Intended(step=self._step, call=_call_data(call)))
         context = ToolContext(self.box, self._screen)
         try:
@@ -346,14 +347,24 @@ class Episode:
         except CaptureError as error:
             raise MachineBroke(str(error)) from error
 
+    def _tell_unexecuted(self, step: int, call: ToolCall, text: str) -> None:
+        self._tell(step, call, ToolResult(False, text), None, executed=False, seconds=0.0)
+
     def _tell(
-        self, call: ToolCall, result: ToolResult, seen: Observed | None, *, executed: bool, seconds: float
+        self,
+        step: int,
+        call: ToolCall,
+        result: ToolResult,
+        seen: Observed | None,
+        *,
+        executed: bool,
+        seconds: float,
     ) -> None:
         """Record a result and add it to the conversation."""
         image = None if result.image is None else self.events.frames.put(result.image)
         self.events.append(
             log.Resulted(
-                step=self._step,
+                step=step,
                 call_id=call.id,
                 ok=result.ok,
                 text=result.text,

@@ -271,7 +271,7 @@ class Recorder:
         self._watcher.changes(None)
         self._watcher.rearm()
         frame = self._grab()
-        self._watcher.changes(frame)
+        self._watcher.begin(frame)
         self._dirty = False
         span.begun_s = span.moved_s = time.monotonic()
         span.add(span.begun_s, frame)

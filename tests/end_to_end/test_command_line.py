@@ -257,17 +257,10 @@ def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
 
 
 def small_disk(command: list[str], folder: Path) -> list[str]:
-    """The command with a disk of 16 kB mounted over `folder`, in a mount namespace of its own."""
-    mount = f"mount -t tmpfs -o size=16k none {folder}"
-    return [
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        f'{mount} && "$@"; status=$?; cp -r {folder}/. {folder}-copy; exit $status',
-        "sh",
-        *command,
-    ]
+    """The command with a disk of 16 kB mounted over `folder`, whose files are copied out at the end."""
+    script = f"""mount -t tmpfs -o size=16k none {folder} && "$@"
+    status=$?; cp -r {folder}/. {folder}-copy; exit $status"""
+    return ["unshare", "-m", "sh", "-c", script, "sh", *command]
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, counting: Path) -> None:
