@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -190,11 +191,8 @@ def terminal_progress(total: int) -> Progress:
         nonlocal count
         count += 1
         text = visible(f"[{count}/{total}] {line}", one_line=True)
-        print(
-            f"\r\x1b[2K{text[:110]}" if in_place else text,
-            end="" if in_place else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        if in_place:
+            text = f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}"
+        print(text, end="" if in_place else "\n", file=sys.stderr, flush=True)
 
     return show

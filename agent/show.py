@@ -62,8 +62,8 @@ def _lines(event: log.Event) -> list[str]:
 
 async def ask_on_terminal(text: str) -> bool:
     """Show what will run and read y or n from the terminal; anything but y or yes is no."""
-    say(text)
-    print("Run this? [y/N] ", end="", flush=True)
+    say(text, sys.stderr)
+    print("Run this? [y/N] ", end="", flush=True, file=sys.stderr)
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     descriptor = sys.stdin.fileno()
