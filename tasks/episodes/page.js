@@ -4,7 +4,7 @@
   if (window.__pf) return;
   const REGION_WIDTH = 168, REGION_HEIGHT = 210, SCALE = 2;
   const PAGE_CHROME = '#sync-task-cover,#reward-display,#click-canvas';
-  let state = 1;
+  let state = 1, drawn = 0;
 
   // A private generator (mulberry32), so that a page's own seeded Math.random is left alone.
   const random = () => {
@@ -57,10 +57,13 @@
   const hits = (el, x, y) => related(el, document.elementFromPoint(x, y));
 
   // The visible part of an element and a point a person might click: near the centre, never outside.
-  const target = (el, inset = 0) => {
+  const target = (what, inset = 0) => {
     clips = new Map();
+    const el = what?.piece ? what.piece : what;
     if (!el) return null;
     const rects = rectsOf(el).sort((a, b) => area(b) - area(a));
+    if (what.piece)
+      for (const b of rects) [b[0], b[2]] = [b[0] + (b[2] - b[0]) * what.from, b[0] + (b[2] - b[0]) * what.to];
     for (const b of rects) {
       const w = b[2] - b[0], h = b[3] - b[1], cx = (b[0] + b[2]) / 2, cy = (b[1] + b[3]) / 2;
       for (let i = 0; i < 12; i++) {
@@ -274,6 +277,13 @@
     document.activeElement?.blur?.();
     state = (seed * 7919 + 1) | 0;
     window.__pf.matches = [];
+    drawn = 0;
+    if (!CanvasRenderingContext2D.prototype.watched) {
+      // A polygon on a canvas leaves nothing in the document, so its edges are counted as they are drawn.
+      const lineTo = CanvasRenderingContext2D.prototype.lineTo;
+      CanvasRenderingContext2D.prototype.watched = true;
+      CanvasRenderingContext2D.prototype.lineTo = function (x, y) { drawn++; return lineTo.call(this, x, y); };
+    }
     if (window.shapes?.shapeMatchesText && !shapes.watched) {
       // Tasks about shapes keep the answer in a closure; it passes through here.
       const matchesText = shapes.shapeMatchesText;
@@ -304,6 +314,24 @@
       const e = el.getBoundingClientRect(), b = frame.getBoundingClientRect();
       return e.top < b.top ? -1 : e.bottom > b.bottom + 1 ? 1 : 0;
     },
+    // A part of an element, from one share of its width to another; `target` takes it like an element.
+    part: (el, from, to) => ({piece: el, from, to}),
+    // Whether a tab or a section head is the open one.
+    open: (el) => !!el.closest('.ui-state-active,.ui-accordion-header-active,[aria-selected=true]'),
+    // Where the first and the last character of an element's text lie: points at their outer edges.
+    ends: (el) => {
+      const walker = document.createTreeWalker(el, NodeFilter.SHOW_TEXT), rects = [], range = document.createRange();
+      for (let node = walker.nextNode(); node; node = walker.nextNode())
+        for (let i = 0; i < node.data.length; i++) {
+          range.setStart(node, i);
+          range.setEnd(node, i + 1);
+          if (node.data[i].trim()) rects.push(range.getBoundingClientRect());
+        }
+      const a = rects[0], b = rects[rects.length - 1];
+      const inside = a && a.top >= 0 && b.bottom <= REGION_HEIGHT;
+      return inside ? [[a.left, (a.top + a.bottom) / 2], [b.right, (b.top + b.bottom) / 2]] : null;
+    },
+    lines: () => drawn,
     target, byText, all, clean, labels, settle, start, matches: [],
     shown: (el) => { clips = new Map(); return rectsOf(el).length > 0; },
     seed: (n) => { state = n | 0; },

@@ -6,6 +6,7 @@ itself works in CSS pixels, at device scale 2.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ VIEW = View()
 FRAME_WIDTH = VIEW.shown_width * VIEW.scale
 FRAME_HEIGHT = VIEW.shown_height * VIEW.scale
 WHEEL_STEP = 53.0  # CSS pixels a wheel click scrolls in Chromium on X11
+WAIT_S = 0.4  # what a `wait` takes here, whatever its duration: these pages need no longer
 SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 TRAIN_SEEDS = range(900_000)
@@ -161,7 +163,9 @@ class Screen:
                 await self._keys([event for c in action["text"] for event in key_events(c)])
             case "key":
                 await self._keys(key_events(action["text"]))
-            case "wait" | "done":
+            case "wait":
+                await asyncio.sleep(WAIT_S)
+            case "done":
                 pass
             case other:
                 raise ValueError(f"There is no action {other!r}; use one of the computer tool's actions.")

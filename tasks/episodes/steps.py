@@ -54,6 +54,11 @@ def scroll(target: Target, direction: str, amount: int) -> Step:
     return Step(action, target.device_box)
 
 
+def wait(seconds: int) -> Step:
+    """Let the page work."""
+    return Step({"action": "wait", "duration": seconds})
+
+
 def done() -> Step:
     """Say that the task is finished."""
     return Step({"action": "done"})
