@@ -140,7 +140,7 @@ def run(
         bool, typer.Option("--desktop", help="With --instruction: give it a desktop.")
     ] = False,
     tools: Annotated[
-        str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit,index.")
+        str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
     model: ModelName = None,

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pilotfish import __version__
 from pilotfish.agent import events as log
@@ -20,9 +20,10 @@ from pilotfish.agent.resume import standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.tasks.environments import environment_for
-from pilotfish.tasks.format import Limits, Task, ToolName
+from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.load import find_task
 from pilotfish.tasks.reader import TaskError
+from pilotfish.tools import TOOLS
 
 DEMO_TASK = "web/pick-button"
 OnEvent = Callable[[log.Event], None]
@@ -138,8 +139,8 @@ def closing_record(events: log.EventLog, stop: asyncio.Event) -> Iterator[None]:
 def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
     """How to make the job of a target once its run folder is known, and its task."""
     for name in target.tools:
-        if name not in get_args(ToolName):
-            raise TaskError(f"There is no tool '{name}'; choose from {', '.join(get_args(ToolName))}.")
+        if name not in TOOLS:
+            raise TaskError(f"There is no tool '{name}'; choose from {', '.join(TOOLS)}.")
     if target.task is None:
         assert target.instruction is not None
         return lambda folder: _free_job(target, folder), None
