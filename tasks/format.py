@@ -23,9 +23,11 @@ from pydantic import (
     model_validator,
 )
 
+from pilotfish.tools import TOOLS
+from pilotfish.tools.words import one_of
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
-ToolName = Literal["computer", "shell", "edit", "index"]
 
 
 def _workspace_path(value: str) -> str:
@@ -43,6 +45,13 @@ def _regex(value: str) -> str:
     return value
 
 
+def _tool(value: str) -> str:
+    if value not in TOOLS:
+        raise ValueError(f"there is no tool '{value}'; {one_of(value, TOOLS)}")
+    return value
+
+
+ToolName = Annotated[str, AfterValidator(_tool)]
 WorkspacePath = Annotated[str, AfterValidator(_workspace_path)]
 Regex = Annotated[str, AfterValidator(_regex)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pilotfish.tasks.explain import explain
-from pilotfish.tasks.format import Task
+from pilotfish.tasks.format import Setup, Task
 from pilotfish.tasks.load import find_task, list_suites, load_suite, load_task
 from pilotfish.tasks.reader import TaskError, read_data
 
@@ -70,7 +71,7 @@ def test_a_model_sees_instruction_and_tools_only(tmp_path: Path) -> None:
         (("kind: file_absent, ", ""), "'graders[0].kind' is missing; use one of file_equals, file_matches,"),
         (("kind: shell", "kind: shel"), "'environment.kind' is 'shel'; the nearest is 'shell'."),
         (("{kind: shell}", "shell"), "'environment' is 'shell'; it must be a map."),
-        (("[shell]", "[shel]"), "'tools[0]' is 'shel'; the nearest is 'shell'."),
+        (("[shell]", "[shel]"), "'tools[0]': there is no tool 'shel'; did you mean shell?"),
         (("[shell]", "shell"), "'tools' is 'shell'; it must be a list."),
         (("[shell]", "[shell, shell]"), "'tools': names a tool twice; name each tool once."),
         (("[shell]", "[computer]"), "a 'shell' task has no display; name tools such as [shell, edit]."),
@@ -250,3 +251,19 @@ def test_what_ships() -> None:
     assert all(task.solution for task in own)
     assert [task.name for task in own if not task.feasible] == ["web/no-such-button"]
     assert find_task("shell/sort-photos").tools == ["shell"]
+
+
+def test_the_documented_example_is_a_task_and_the_tables_are_complete(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    (tmp_path / "workspace").mkdir()
+    task = load_task(write(tmp_path, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]))
+    assert len(task.graders) == 2
+    words = set(re.findall(r"`([a-z_.]+)`", page))
+    definitions = Task.model_json_schema()["$defs"].values()
+    kinds = {
+        item["properties"]["kind"]["const"] for item in definitions if "kind" in item.get("properties", {})
+    }
+    assert len(kinds) == 14
+    assert kinds <= words
+    assert set(Task.model_fields) - {"setup"} <= words
+    assert {f"setup.{name}" for name in Setup.model_fields} <= words
