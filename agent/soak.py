@@ -24,7 +24,7 @@ from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.miniwob_tasks import miniwob_task
 
 WARM_UP = 10
-EPISODES_PER_BOX = 10
+EPISODES_PER_BOX = 15
 MEMORY_SLACK_MB = 40
 """What the interpreter's and the libraries' own caches may add, however many episodes are played."""
 

@@ -243,9 +243,19 @@ def processes_of(box_id: str) -> list[int]:
     return [pid for pid, space in spaces.items() if space in found]
 
 
+def running(box_id: str, program: str) -> list[int]:
+    """The processes inside a sandbox whose name holds `program`."""
+    found = []
+    for pid in processes_of(box_id):
+        with contextlib.suppress(OSError):
+            if program in Path(f"/proc/{pid}/comm").read_text():
+                found.append(pid)
+    return found
+
+
 def wait_for(box_id: str, program: str) -> None:
     """Wait until a sandbox runs a program."""
-    while not any(program in Path(f"/proc/{pid}/comm").read_text() for pid in processes_of(box_id)):
+    while not running(box_id, program):
         time.sleep(0.02)
 
 
@@ -254,8 +264,8 @@ async def test_a_display_or_browser_that_dies_is_a_typed_end(
     web_task: Task, open_episode: Open, tmp_path: Path, program: str
 ) -> None:
     def kill(conversation: object, tools: object) -> Message:
-        for pid in processes_of(episode.box.id):
-            if program in Path(f"/proc/{pid}/comm").read_text():
+        for pid in running(episode.box.id, program):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return turn(YES)
 
@@ -273,9 +283,9 @@ async def test_stopping_takes_less_than_a_second_and_leaves_nothing(
 ) -> None:
     async with open_episode(shell_task, [turn(call("shell", command="sleep 77"))]) as episode:
         box = episode.box
-        running = asyncio.create_task(episode.run())
+        playing = asyncio.create_task(episode.run())
         await asyncio.to_thread(wait_for, box.id, "sleep")
         episode.stop.set()
-        outcome = await asyncio.wait_for(running, 1.0)
+        outcome = await asyncio.wait_for(playing, 1.0)
     assert outcome.end == "stopped"
     assert processes_of(box.id) == []
