@@ -19,6 +19,7 @@ from pilotfish.agent.player import Job, Player
 from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
+from pilotfish.agent.show import steps
 from pilotfish.agent.solution import RANDOM, random_clicks
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.model.protocol import Model
@@ -158,9 +159,8 @@ async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
 def _line(slot: Slot, outcome: Outcome) -> str:
     who = RANDOM if slot.baseline else "model"
     verdict = "passed" if outcome.grade.passed else f"failed ({outcome.end})"
-    return (
-        f"{slot.task.name} seed {slot.seed} {who}: {verdict}, {outcome.steps} steps, {outcome.seconds:.1f} s"
-    )
+    where = f"{slot.task.name} seed {slot.seed} {who}"
+    return f"{where}: {verdict}, {steps(outcome.steps)}, {outcome.seconds:.1f} s"
 
 
 def find_unfinished(plan: Plan, settings: Settings) -> Path | None:

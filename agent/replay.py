@@ -37,9 +37,13 @@ def write_replay(run: log.RunLog, path: Path | None = None, *, episodes: Sequenc
 
 
 def build_page(run: log.RunLog, *, episodes: Sequence[int] | None = None) -> str:
-    """The page as text."""
+    """The page as text. Raises `log.LogError` when none of the wanted episodes is there."""
     wanted = None if episodes is None else set(episodes)
     groups = [group for group in run.episodes() if wanted is None or _number(group) in wanted]
+    if wanted and not groups:
+        numbers = ", ".join(map(str, sorted(wanted)))
+        message = f"The run {run.folder} has no episode {numbers}; it has {len(run.episodes())} episodes."
+        raise log.LogError(message)
     shown = [_episode(group) for group in groups]
     used = {name for episode in shown for step in episode["steps"] for name in step["frames"]}
     data = {

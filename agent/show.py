@@ -36,16 +36,19 @@ class Narrator:
             say(line, self._stream)
 
 
+def steps(count: int) -> str:
+    """A number of steps in words."""
+    return f"{count} step" if count == 1 else f"{count} steps"
+
+
 def _lines(event: log.Event) -> list[str]:
     match event:
         case log.EpisodeStarted():
             return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
         case log.Answered():
-            text = f"{event.step:>4}  {shortened(event.text, WIDTH)}"
-            return [text] if event.text.strip() else []
-        case log.Intended():
-            arguments = json.dumps(event.call.arguments, ensure_ascii=False)
-            return [f"{event.step:>4}  {shortened(f'{event.call.name} {arguments}', WIDTH)}"]
+            said = [event.text] if event.text.strip() else []
+            said += [f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}" for call in event.calls]
+            return [f"{event.step:>4}  {shortened(line, WIDTH)}" for line in said]
         case log.Resulted():
             word = f" ({event.clip.word})" if event.clip else ""
             return [f"      {shortened(event.text, WIDTH)}{word}"]

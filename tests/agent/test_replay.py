@@ -141,3 +141,5 @@ def test_atif(tmp_path: Path) -> None:
 def test_an_episode_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(log.LogError, match="no episode 3"):
         to_atif(record(tmp_path, "x"), 3)
+    with pytest.raises(log.LogError, match="no episode 3"):
+        write_replay(log.read_run(tmp_path), episodes=[3])
