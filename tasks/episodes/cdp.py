@@ -50,6 +50,7 @@ FLAGS = (
     # Tasks must not wait for a frame after input: frames come only when asked for.
     "--disable-features=DeferRendererTasksAfterInput",
     "--allow-file-access-from-files",
+    "--disable-smooth-scrolling",
     "--log-level=3",
     "--force-color-profile=srgb",
     "--disable-lcd-text",

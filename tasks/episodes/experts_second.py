@@ -10,34 +10,45 @@ from pilotfish.tasks.episodes.pages import Screen, Unreachable
 from pilotfish.tasks.episodes.steps import Steps, click, key, type_text
 
 
-async def _look_behind(s: Screen, goal: str, covers: str) -> Steps:
-    """Open covers (tabs, section heads) in order until the goal is seen, then click it."""
-    seen: set[int] = set()
+async def _look_behind(s: Screen, goal: str, covers: str, last: int | None = None) -> Steps:
+    """Open covers (tabs, section heads) in order until the goal is seen, then click it.
+
+    `last` is the cover to open only when all others have been seen.
+    """
     count = await s.js(f"{covers}.length")
-    for _ in range(count + 1):
+    order = sorted(range(count), key=lambda i: (i == last, i))
+    for i in [*order, None]:
         if await s.js(f"{goal}!=null"):
             yield click(await s.target(goal))
             return
-        following = next((i for i in range(count) if i not in seen), None)
-        if following is None:
-            raise Unreachable("nothing is left to open")
-        seen.add(following)
         # The open one needs no click: what it shows is not what is looked for.
-        if not await s.js(f"pf.open({covers}[{following}])"):
-            yield click(await s.target(f"{covers}[{following}]"))
+        if i is not None and not await s.js(f"pf.open({covers}[{i}])"):
+            yield click(await s.target(f"{covers}[{i}]"))
+    if last is None:
+        raise Unreachable("nothing is left to open")
 
 
-@expert("click-tab-2", "click-tab-2-medium", "click-tab-2-hard")
+def _link(s: Screen) -> str:
+    """JavaScript for the wanted link, if it is seen."""
+    return f"pf.byText('#area .alink',{json.dumps(quoted(s.utterance)[0])}).find(pf.shown)"
+
+
+@expert("click-tab-2", "click-tab-2-hard")
 async def click_tab_2(s: Screen) -> Steps:
-    goal = f"pf.byText('#area .alink',{json.dumps(quoted(s.utterance)[0])}).find(pf.shown)"
-    async for step in _look_behind(s, goal, "pf.all('#area li a')"):
+    async for step in _look_behind(s, _link(s), "pf.all('#area li a')"):
+        yield step
+
+
+@expert("click-tab-2-medium")
+async def click_tab_2_medium(s: Screen) -> Steps:
+    # The second tab ends the episode: it is right only when the link is behind neither of the others.
+    async for step in _look_behind(s, _link(s), "pf.all('#area li a')", last=1):
         yield step
 
 
 @expert("click-collapsible-2", "click-collapsible-2-nodelay")
 async def click_collapsible_2(s: Screen) -> Steps:
-    goal = f"pf.byText('#area .alink',{json.dumps(quoted(s.utterance)[0])}).find(pf.shown)"
-    async for step in _look_behind(s, goal, "pf.all('#area h3')"):
+    async for step in _look_behind(s, _link(s), "pf.all('#area h3')"):
         yield step
 
 
@@ -59,7 +70,8 @@ async def social_media(s: Screen) -> Steps:
         yield click(await s.target(f"{post}.querySelector('.{action.lower()}')"))
         return
     yield click(await s.target(f"{post}.querySelector('.more')"))
-    item = f"[...{post}.querySelectorAll('li')].find((l)=>pf.clean(l.textContent).startsWith({json.dumps(action)}))"
+    says = f"(l)=>pf.clean(l.textContent).startsWith({json.dumps(action)})"
+    item = f"[...{post}.querySelectorAll('li')].find({says})"
     async for step in scroll_to(s, item, first("#area")):
         yield step
     yield click(await s.target(item))
@@ -68,7 +80,8 @@ async def social_media(s: Screen) -> Steps:
 @expert("social-media-all")
 async def social_media_all(s: Screen) -> Steps:
     action, user = match(r'Click the "(.*)" button on all posts by (\S+) and', s.utterance)
-    posts = f"pf.all('.media').filter((m)=>pf.clean(m.querySelector('.username').textContent)==={json.dumps(user)})"
+    by = f"(m)=>pf.clean(m.querySelector('.username').textContent)==={json.dumps(user)}"
+    posts = f"pf.all('.media').filter({by})"
     for i in range(await s.js(f"{posts}.length")):
         knob = f"{posts}[{i}].querySelector('.{action.lower()}')"
         async for step in scroll_to(s, knob, first("#area")):
@@ -106,7 +119,8 @@ def _errand(s: Screen) -> tuple[str, str, str]:
 )
 async def email_inbox(s: Screen) -> Steps:
     what, name, text = _errand(s)
-    thread = f"pf.all('#main .email-thread').find((t)=>t.querySelector('.email-sender').textContent==={json.dumps(name)})"
+    by = f"(t)=>t.querySelector('.email-sender').textContent==={json.dumps(name)}"
+    thread = f"pf.all('#main .email-thread').find({by})"
     async for step in scroll_to(s, thread, first("#main")):
         yield step
     if what in ("delete", "star"):
@@ -226,7 +240,7 @@ async def guess_number(s: Screen) -> Steps:
     low, high = 0, 9
     for turn in range(5):
         guess = (low + high) // 2
-        yield click(await s.target(first("#tt")))
+        yield click(await s.target(f"pf.part({first('#tt')},0.1,0.5)"))  # its arrows are at the right
         if turn:
             yield key("ctrl+a")
         yield type_text(str(guess))

@@ -114,11 +114,13 @@ async def highlight_text(s: Screen) -> Steps:
 @expert("use-slider")
 async def use_slider(s: Screen) -> Steps:
     goal = int(search(r"Select (-?\d+) with", s.utterance))
-    state = (
-        "(()=>{const o=$('#slider').slider('option'),r=document.querySelector('#slider').getBoundingClientRect();"
-        "return [o.min,o.max,$('#slider').slider('value'),o.orientation==='horizontal',r.left,r.top,r.width,r.height]})()"
+    state = "(()=>{const o=$('#slider').slider('option');return [o.min,o.max,o.value,o.orientation]})()"
+    low, high, now, lie = await s.js(state)
+    flat = lie == "horizontal"
+    left, top, width, height = await s.js(
+        f"(()=>{{const r={first('#slider')}.getBoundingClientRect();"
+        "return [r.left,r.top,r.width,r.height]})()"
     )
-    low, high, now, flat, left, top, width, height = await s.js(state)
     if now != goal:
         share = (goal - low) / (high - low)
         handle = await s.target(first(".ui-slider-handle"))
@@ -178,7 +180,7 @@ async def choose_date(s: Screen) -> Steps:
     yield click(await s.target(first("#datepicker")))
     for _ in range(14):
         shown = await s.js(
-            "(()=>{const d=document.querySelector('td[data-month]');return d?[+d.dataset.year,+d.dataset.month+1]:null})()"
+            f"(()=>{{const d={first('td[data-month]')};return d&&[+d.dataset.year,+d.dataset.month+1]}})()"
         )
         if shown is None:
             raise Unreachable("the calendar did not open")

@@ -263,11 +263,8 @@
       const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules].map((rule) => [sheet.href, rule.cssText]));
       const urls = rules.flatMap(([base, text]) =>
         [...text.matchAll(/url\("([^"]+)"\)/g)].map((found) => new URL(found[1], base || document.baseURI).href));
-      await Promise.all([...new Set(urls)].map((url) => {
-        const image = new Image();
-        image.src = url;
-        return image.decode().catch(() => null);
-      }));
+      window.__pf.kept = [...new Set(urls)].map((url) => Object.assign(new Image(), {src: url}));
+      await Promise.all(window.__pf.kept.map((image) => image.decode().catch(() => null)));
       style = document.createElement('style');
       style.id = '__pf-style';
       document.head.append(style);

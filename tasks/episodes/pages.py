@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.tasks.episodes.cdp import Page, View
+from pilotfish.tasks.episodes.cdp import BrowserError, Page, View
 from pilotfish.tasks.episodes.keys import MODIFIERS, key_events
 
 VIEW = View()
@@ -208,18 +208,18 @@ class Screen:
             future = self._mouse_event("mouseReleased", x, y, "left", 0, n)
         self._held = 0
         if future is not None:
-            await future
+            await self._taken(future)
 
     async def _drag(self, start: list[int], end: list[int]) -> None:
         x0, y0 = css_point(start)
         x1, y1 = css_point(end)
         self.move(x0, y0)
-        await self._mouse_event("mousePressed", x0, y0, "left", 1, 1)
+        await self._taken(self._mouse_event("mousePressed", x0, y0, "left", 1, 1))
         steps = 6
         for i in range(1, steps + 1):
             self.move(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps, 1)
             await self.page.draw()
-        await self._mouse_event("mouseReleased", x1, y1, "left", 0, 1)
+        await self._taken(self._mouse_event("mouseReleased", x1, y1, "left", 0, 1))
 
     async def _scroll(self, action: Action) -> None:
         x, y = css_point(action["coordinate"])
@@ -227,18 +227,23 @@ class Screen:
         dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[action["scroll_direction"]]
         params = {"type": "mouseWheel", "x": x, "y": y, "deltaX": dx * amount, "deltaY": dy * amount}
         self.move(x, y)
-        future = self.page.post("Input.dispatchMouseEvent", params)
-        for _ in range(12):
-            await self.page.draw()
-            if future.done():
-                break
-        await future
+        await self._taken(self.page.post("Input.dispatchMouseEvent", params), 0.004)
         await self.page.draw()
 
     async def _keys(self, events: list[dict[str, Any]]) -> None:
         futures = [self.page.post("Input.dispatchKeyEvent", event) for event in events]
         for future in futures:
-            await future
+            await self._taken(future)
+
+    async def _taken(self, future: asyncio.Future[dict[str, Any]], patience_s: float = 0.05) -> None:
+        """Wait until the page has handled an input event; some are held back until a frame is drawn."""
+        for _ in range(100):
+            done, _ = await asyncio.wait({future}, timeout=patience_s)
+            if done:
+                future.result()
+                return
+            await self.page.draw()
+        raise BrowserError("The page did not take an input event while a hundred frames were drawn.")
 
     async def blank_point(self) -> list[int] | None:
         """A random grid point where a click does nothing, or None when ten tries found none."""

@@ -26,10 +26,16 @@ FORGIVING = frozenset(
         "enter-password",
         "enter-text",
         "enter-text-dynamic",
+        "find-word",
+        "form-sequence-2",
         "login-user",
+        "multi-layouts",
         "read-table",
         "search-engine",
+        "simple-algebra",
         "simple-arithmetic",
+        "text-transform",
+        "visual-addition",
         "use-autocomplete-nodelay",
     }
 )
