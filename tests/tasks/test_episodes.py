@@ -29,6 +29,7 @@ from pilotfish.tasks.episodes.keys import key_events
 from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene
 from pilotfish.tasks.episodes.record import read_mix
 from pilotfish.tasks.episodes.shards import Episode, read_shard, write_shard
+from pilotfish.tasks.miniwob_tasks import HELD_OUT
 
 SHELL = shutil.which("chromium-headless-shell")
 _spec = importlib.util.find_spec("miniwob")
@@ -52,6 +53,10 @@ def test_points_outside_the_frame_are_clamped() -> None:
     assert pages.to_grid(-3, 336) == 0
     assert pages.from_grid(pages.to_grid(5000, 336), 336) == 335
     assert pages.from_grid(1000, 420) == 419
+
+
+def test_training_and_evaluation_hold_out_the_same_tasks() -> None:
+    assert set(HELD_OUT) == pages.HELD_OUT_TASKS
 
 
 @pytest.mark.parametrize("task", sorted(pages.HELD_OUT_TASKS))
