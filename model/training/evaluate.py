@@ -56,7 +56,7 @@ def cases(maker: SampleMaker, episodes: list[Episode], per_task: int) -> list[Ca
             start -= 1
         sample.ids, sample.weights = sample.ids[:start], sample.weights[:start]
         step = ep.steps[n]
-        out.append(Case(ep.task, sample, maker._arguments(ep, step), step.get("box"), (ep.width, ep.height)))
+        out.append(Case(ep.task, sample, maker.arguments(ep, step), step.get("box"), (ep.width, ep.height)))
     return out
 
 

@@ -53,6 +53,7 @@ class Mix:
     tokens: int = 98_304
     question_share: float = 0.5
     text_share: float = 0.06
+    copy_share: float = 0.1
     newest_bias: float = 0.5  # share of draws from the newest tenth of the shards
 
 
@@ -85,7 +86,9 @@ class EpisodeBatches(IterableDataset[Batch]):
                 roll = draw.random()
                 if roll < self.mix.text_share:
                     yield maker.text(next(text))
-                elif roll < self.mix.text_share + self.mix.question_share:
+                elif roll < self.mix.text_share + self.mix.copy_share:
+                    yield maker.copies()
+                elif roll < self.mix.text_share + self.mix.copy_share + self.mix.question_share:
                     if (sample := maker.questions(ep)) is not None:
                         yield sample
                 else:

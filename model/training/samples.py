@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import string
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pilotfish.model.chat import ChatFormat
+from pilotfish.model.chat import ChatFormat, TrainingText
 from pilotfish.model.images import clip_grid
 from pilotfish.model.protocol import Clip, Message, ToolCall, ToolSpec
 from pilotfish.model.tokenizer import Tokenizer
@@ -29,6 +30,41 @@ from pilotfish.model.training.shards import Episode, Widget
 GRID = 1000
 DIGIT_WEIGHT = 2.0
 TEXT_WEIGHT = 0.5
+ONSETS = (
+    "b",
+    "br",
+    "c",
+    "ch",
+    "d",
+    "f",
+    "g",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "st",
+    "t",
+    "v",
+    "w",
+    "z",
+)
+VOWELS = ("a", "e", "i", "o", "u", "ea", "ie", "ou", "y")
+TYPING = (  # {0} is the string to type, {1} something else
+    'Enter "{0}" into the text field and press Submit.',
+    'Enter "{0}" into the {1} field and press Save',
+    'Type "{0}" into "{1}" and click OK.',
+    'Fill in "{0}" as {1}.',
+    'Write "{0}" in the field "{1}".',
+    "Set {1} to {0}.",
+    'Enter the password "{0}" into the text field and press submit.',
+    'Put "{0}" in the {1} box',
+    "Type {0}.",
+)
 WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says: developer message and tool
 
 
@@ -76,7 +112,7 @@ class SampleMaker:
                 turns.append(Message("user", (clip, ep.instruction)))
             else:
                 turns.append(Message("tool", (f"ok\n{word}", clip)))
-            call = ToolCall(str(n), "computer", self._arguments(ep, step))
+            call = ToolCall(str(n), "computer", self.arguments(ep, step))
             turns.append(Message("assistant", (), None, (call,)))
             trained.append(bool(step.get("train", True)))
         return self._sample(turns, self.tools, trained, ep, frames, clips)
@@ -101,6 +137,44 @@ class SampleMaker:
         trained = [True] * len(turns)
         return self._sample(turns, self.tools if as_calls else [], trained, ep, frames, clips)
 
+    def copies(self, count: int = 8) -> Sample:
+        """Instructions whose answer repeats a string of theirs: many copies in one row, no picture.
+
+        An episode holds one or two strings to type, too few for a small model to learn copying from. The
+        click before each is there for its place in the conversation and is not trained on.
+        """
+        turns: list[Message] = [self.developer]
+        trained: list[bool] = []
+        for n in range(count):
+            text = self._string()
+            turns.append(Message("user", (self.random.choice(TYPING).format(text, self._string()),)))
+            if self.random.random() < 0.6:
+                point = [self.random.randrange(GRID), self.random.randrange(GRID)]
+                click = ToolCall(f"c{n}", "computer", {"action": "left_click", "coordinate": point})
+                turns.append(Message("assistant", (), None, (click,)))
+                turns.append(Message("tool", ("ok\nsettled",)))
+                trained.append(False)
+            call = ToolCall(f"t{n}", "computer", {"action": "type", "text": text})
+            turns.append(Message("assistant", (), None, (call,)))
+            trained.append(True)
+        rendered = self.chat.render_training(turns, self.tools)
+        return Sample(np.asarray(rendered.ids, np.int32), self._weights(rendered, trained))
+
+    def _string(self) -> str:
+        """Something to type: a name or a word, letters and digits at random, a date, or two of these."""
+        draw = self.random
+        kind = draw.random()
+        if kind < 0.45:
+            syllables = "".join(draw.choice(ONSETS) + draw.choice(VOWELS) for _ in range(draw.randint(1, 4)))
+            word = syllables + draw.choice(("", "n", "r", "s", "l", "tte", "nd", "x"))
+            return word.capitalize() if draw.random() < 0.6 else word
+        if kind < 0.75:
+            letters = string.ascii_letters + string.digits
+            return "".join(draw.choice(letters) for _ in range(draw.randint(1, 8)))
+        if kind < 0.85:
+            return f"{draw.randint(1, 12):02d}/{draw.randint(1, 28):02d}/{draw.randint(1990, 2030)}"
+        return " ".join(self._string() for _ in range(2))
+
     def text(self, ids: Sequence[int]) -> Sample:
         """Plain text; every token is a target."""
         return Sample(np.asarray(ids, np.int32), np.full(len(ids), TEXT_WEIGHT, np.float32))
@@ -119,7 +193,7 @@ class SampleMaker:
         call = ToolCall(str(n), "computer", {"action": "left_click", "coordinate": coordinate})
         return question, Message("assistant", (), None, (call,))
 
-    def _arguments(self, ep: Episode, step: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, ep: Episode, step: dict[str, Any]) -> dict[str, Any]:
         arguments = dict(step["action"])
         box = step.get("box")
         if box and "coordinate" in arguments and "start_coordinate" not in arguments:
@@ -167,6 +241,11 @@ class SampleMaker:
         clips: list[tuple[int, int, int, int]],
     ) -> Sample:
         text = self.chat.render_training(turns, tools)
+        weights = self._weights(text, trained)
+        return Sample(np.asarray(text.ids, np.int32), weights, ep, frames, clips)
+
+    def _weights(self, text: TrainingText, trained: list[bool]) -> npt.NDArray[np.float32]:
+        """Weight of every token: the model's own turns that are to be imitated, digits more than the rest."""
         weights = np.zeros(len(text.ids), np.float32)
         turn, inside = -1, False
         for i, target in enumerate(text.is_target):
@@ -175,7 +254,7 @@ class SampleMaker:
             inside = target
             if target and trained[turn]:
                 weights[i] = DIGIT_WEIGHT if text.ids[i] in self.digits else 1.0
-        return Sample(np.asarray(text.ids, np.int32), weights, ep, frames, clips)
+        return weights
 
 
 def text_stream(tokenizer: Tokenizer, length: int, seed: int) -> Iterator[list[int]]:

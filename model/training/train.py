@@ -12,12 +12,14 @@ import json
 import math
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pilotfish.model.m3 import M3, count_parameters, initialise
@@ -52,20 +54,24 @@ class Settings:
     tokens: int = 98_304
     question_share: float = 0.5
     text_share: float = 0.06
+    copy_share: float = 0.1
     workers: int = 5
     seed: int = 0
     resume: str = ""
+    start_from: str = ""  # a model.safetensors to begin with, optimisers anew
     width: int = 336
     height: int = 420
     noise: float = 0.02
     log_every: int = 25
     device: str = "cuda"
+    bf16: bool = True
 
 
 class Masters:
     """fp32 copies of a bf16 module's parameters; the optimisers see these, the forward pass the module.
 
-    Half the traffic of autocast, and what is trained is what ships: the exported tensors are the module's own.
+    Half the traffic of autocast, and what is trained is what ships: the exported tensors are the
+    module's own.
     """
 
     def __init__(self, module: nn.Module):
@@ -171,18 +177,16 @@ def save(
 
 def export_bf16(model: M3, path: Path) -> None:
     """The shipped tensors under their published names."""
-    from safetensors.torch import save_file
-
     tensors = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
     save_file(tensors, path, metadata={"format": "pt"})
 
 
 def build(s: Settings) -> Trainee:
-    """A nano with random weights and its heads; on a GPU in bf16, router biases in fp32."""
+    """A nano with random weights and its heads, in bf16 except the router biases (fp32)."""
     model = M3(nano_config(Tokenizer.from_folder(NANO)))
     initialise(model)
     trainee = Trainee(model, s.height // CELL, s.width // CELL).to(s.device).train()
-    if s.device == "cuda":
+    if s.bf16:
         trainee.bfloat16()
         for module in model.modules():
             if isinstance(module, MoE):
@@ -198,6 +202,8 @@ def train(s: Settings) -> Trainee:
     trainee = build(s)
     model = trainee.model
     print(f"{count_parameters(model) / 1e6:.2f} M parameters", flush=True)
+    if s.start_from:
+        model.load_state_dict(load_file(s.start_from))
     masters = Masters(trainee)
     matrices, rest = split_parameters(masters.named.items())
     optimisers: list[torch.optim.Optimizer] = [
@@ -216,7 +222,7 @@ def train(s: Settings) -> Trainee:
         for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         step = first = state["step"]
-    mix = Mix(s.tokens, s.question_share, s.text_share)
+    mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share)
     data = batches(Path(s.shards), NANO, mix, s.seed + step, s.workers)
     log = Path(s.out)
     log.mkdir(parents=True, exist_ok=True)
@@ -284,12 +290,20 @@ def train(s: Settings) -> Trainee:
 
 def parse_settings(arguments: list[str] | None = None) -> Settings:
     """Flags named after the fields of `Settings`."""
+
+    def switch(text: str) -> bool:
+        return text.lower() in ("1", "true", "yes")
+
+    kinds: dict[str, Callable[[str], Any]] = {"str": str, "float": float, "int": int, "bool": switch}
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, f in Settings.__dataclass_fields__.items():
-        flag = "--" + name.replace("_", "-")
+    for name, field in Settings.__dataclass_fields__.items():
         required = name in ("shards", "out")
-        kind = {"str": str, "float": float, "int": int, "bool": bool}[str(f.type)]
-        parser.add_argument(flag, type=kind, required=required, default=None if required else f.default)
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            type=kinds[str(field.type)],
+            required=required,
+            default=None if required else field.default,
+        )
     return Settings(**vars(parser.parse_args(arguments)))
 
 
