@@ -34,7 +34,7 @@ from pilotfish.agent.limits import (
     TimeLimit,
 )
 from pilotfish.agent.policy import Policy
-from pilotfish.agent.prompt import NO_CALL, NOT_EXECUTED, developer_turn, first_turn, tool_turn
+from pilotfish.agent.prompt import NOT_EXECUTED, developer_turn, first_turn, no_call, tool_turn
 from pilotfish.agent.recorder import CaptureError, Observed, Recorder
 from pilotfish.agent.resume import Standing
 from pilotfish.model.protocol import (
@@ -151,7 +151,8 @@ class Episode:
         nudge: tuple[Message, ...] = ()
         for last_try in (*(False,) * RESAMPLES, True):
             reply = await self._ask((*self.conversation.messages, *nudge))
-            is_answer = bool(reply.text.strip()) and (self._screen is None or last_try)
+            final = last_try or (self._screen is None and not reply.end.faults)
+            is_answer = bool(reply.text.strip()) and final
             kept = bool(reply.calls) or is_answer
             self._record_reply(reply, kept=kept)
             if kept:
@@ -161,8 +162,9 @@ class Episode:
             if is_answer:
                 raise Answered(answer=reply.text)
             if not last_try:
-                nudge = (Message("user", (NO_CALL,)),)
-                self.events.append(log.Told(step=self._step, text=NO_CALL))
+                told = no_call(reply.end.faults)
+                nudge = (Message("user", (told,)),)
+                self.events.append(log.Told(step=self._step, text=told))
         raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies.")
 
     async def act(self, reply: Reply) -> None:

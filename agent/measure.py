@@ -19,9 +19,9 @@ from pilotfish.agent.damage import Rect
 from pilotfish.agent.events import EventLog, Told
 from pilotfish.agent.recorder import Recorder
 from pilotfish.sandbox import Sandbox, SandboxSpec
-from pilotfish.tools import ToolContext, make_tools, validate
-from pilotfish.tools.base import ToolResult
+from pilotfish.tools.base import ToolContext, ToolResult, validate
 from pilotfish.tools.grid import Screen
+from pilotfish.tools.registry import make_tools
 
 PAGE = """<!doctype html><body style="margin:0"><button style="width:100vw;height:100vh;font-size:60px"
 onclick="this.textContent = ++n; this.style.background = n % 2 ? '#9f9' : '#99f'">0</button>

@@ -22,8 +22,8 @@ from pilotfish.model.protocol import Limits, Model
 from pilotfish.sandbox import Sandbox
 from pilotfish.tasks.environment import Environment
 from pilotfish.tasks.format import Limits as TaskLimits
-from pilotfish.tools import make_tools
 from pilotfish.tools.base import Tool
+from pilotfish.tools.registry import make_tools
 
 
 @dataclass(frozen=True)

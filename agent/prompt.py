@@ -6,6 +6,7 @@ observation word, then the clip. Tasks without a screen send no clip; their turn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pilotfish.model.protocol import Clip, Image, Message, Part
@@ -50,6 +51,12 @@ PRUNED_CLIP = "Clip removed."
 
 NO_CALL = "Reply with one tool call, or with your final answer."
 """Said when a reply held neither."""
+
+
+def no_call(faults: Sequence[str]) -> str:
+    """What a model is told whose reply held no call that could be read."""
+    return " ".join([*(f"{fault[0].upper()}{fault[1:]}." for fault in faults), NO_CALL])
+
 
 NOT_EXECUTED = "not executed: make one call per turn."
 """The result of every call of a turn after the first."""

@@ -23,7 +23,7 @@ from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.load import find_task
 from pilotfish.tasks.reader import TaskError
-from pilotfish.tools import TOOLS
+from pilotfish.tools.registry import TOOLS
 
 DEMO_TASK = "web/pick-button"
 OnEvent = Callable[[log.Event], None]

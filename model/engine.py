@@ -176,6 +176,7 @@ class Engine:
                 prefill_s=read_s - began_s - vision_s,
                 decode_s=time.perf_counter() - read_s,
             ),
+            tuple(parser.faults),
         )
 
     def _write(

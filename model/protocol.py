@@ -50,7 +50,7 @@ Part = str | Clip | Image
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call the model made. `arguments` are typed by the tool's JSON schema where it names the parameter."""
+    """One call the model made; its arguments are typed by the tool's JSON schema where it names them."""
 
     id: str
     name: str
@@ -117,10 +117,15 @@ class CallChunk:
 
 @dataclass(frozen=True)
 class EndChunk:
-    """Always the last chunk. `reason`: end = the model ended its turn; length, time = a limit; stop = asked to."""
+    """Always the last chunk.
+
+    reason: end = the model ended its turn; length, time = a limit; stop = asked to.
+    faults: one sentence for each call that could not be read, and so was not passed on.
+    """
 
     reason: Literal["end", "length", "time", "stop"]
     usage: Usage = field(default_factory=Usage)
+    faults: tuple[str, ...] = ()
 
 
 Chunk = ThinkingChunk | TextChunk | CallChunk | EndChunk

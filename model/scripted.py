@@ -124,6 +124,8 @@ def _pieces(answer: Answer, tools: Sequence[ToolSpec], limits: Limits) -> Iterat
         yield from ((event, 0) for event in parser.close())
         if len(words) > limits.max_tokens:
             yield None, 1
+        elif parser.faults:
+            yield EndChunk("end", Usage(output_tokens=len(words)), tuple(parser.faults)), 0
         return
     for chunk in _chunks(answer) if isinstance(answer, Message) else answer:
         if isinstance(chunk, TextChunk | ThinkingChunk):

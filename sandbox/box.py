@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pilotfish.sandbox.browser import CHROMIUM_POLICY, CHROMIUM_POLICY_PLACES, Browser
-from pilotfish.sandbox.bwrap import Mounts, sandbox_argv, write_etc
+from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, sandbox_argv, write_etc
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
@@ -39,6 +39,7 @@ _ENV: Mapping[str, str] = {
     "LOGNAME": "user",
     "SHELL": "/bin/bash",
     "LANG": "C.UTF-8",
+    "FONTCONFIG_FILE": FONTS_FILE,
     "TERM": "xterm-256color",
     "TMPDIR": "/tmp",
     "XDG_RUNTIME_DIR": "/run/user",

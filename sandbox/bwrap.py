@@ -50,7 +50,36 @@ _ETC_FILES: Mapping[str, str] = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "machine-id": "0123456789abcdef0123456789abcdef\n",
+    "pilotfish-fonts.conf": "",
 }
+
+# The fonts behind the names pages ask for, the same on every machine: a model sees pixels, and another font
+# is another picture. What is not named here follows the machine's own rules.
+FONTS = {
+    "Arial": "Liberation Sans",
+    "Helvetica": "Liberation Sans",
+    "Times": "Liberation Serif",
+    "Times New Roman": "Liberation Serif",
+    "Courier": "Liberation Mono",
+    "Courier New": "Liberation Mono",
+    "sans-serif": "DejaVu Sans",
+    "serif": "DejaVu Serif",
+    "monospace": "DejaVu Sans Mono",
+}
+FONTS_FILE = "/etc/pilotfish-fonts.conf"
+
+
+def fonts_conf() -> str:
+    """The fontconfig file of a sandbox: our names first, then the machine's rules."""
+    rules = "".join(
+        f'<match target="pattern"><test name="family" qual="any"><string>{name}</string></test>'
+        f'<edit name="family" mode="assign" binding="same"><string>{font}</string></edit></match>\n'
+        for name, font in FONTS.items()
+    )
+    return (
+        '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">\n'
+        f"<fontconfig>\n{rules}<include>/etc/fonts/fonts.conf</include>\n</fontconfig>\n"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +102,7 @@ def write_etc(folder: Path) -> None:
     """Write the made-up /etc files of a sandbox."""
     for name, text in _ETC_FILES.items():
         (folder / name).write_text(text)
+    (folder / Path(FONTS_FILE).name).write_text(fonts_conf())
 
 
 def system_argv(limits: Limits) -> list[str]:

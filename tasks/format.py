@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from pilotfish.tools import TOOLS
+from pilotfish.tools.registry import TOOLS
 from pilotfish.tools.words import one_of
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]

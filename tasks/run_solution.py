@@ -11,7 +11,8 @@ from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import AnswerStep, CallStep, Task
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tasks.windows import settle
-from pilotfish.tools import ToolContext, ToolResult, make_tools, validate
+from pilotfish.tools.base import ToolContext, ToolResult, validate
+from pilotfish.tools.registry import make_tools
 
 
 def solution_calls(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -20,7 +20,7 @@ from pilotfish.sandbox import Sandbox
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import load_task
-from pilotfish.tools import make_tools
+from pilotfish.tools.registry import make_tools
 
 PAGE = """<!doctype html><title>Two buttons</title>
 <style>

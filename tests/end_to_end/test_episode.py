@@ -160,6 +160,21 @@ async def test_a_reply_without_a_call_is_sampled_again(
     assert sum(isinstance(event, Told) for event in events) == 2
 
 
+async def test_a_call_that_cannot_be_read_is_explained(
+    shell_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    ns = "]<]minimax[>["
+    broken = f'I look. {ns}<tool_call>\n{ns}<invoke name="shell">{ns}<command>ls'
+    model = ScriptedModel([broken, turn(call("shell", command="true")), turn(text="finished")])
+    async with open_episode(shell_task, model) as episode:
+        outcome = await episode.run()
+    assert outcome.answer == "finished"
+    said = [event.text for event in read_run(tmp_path / "run").events if isinstance(event, Told)]
+    assert "not executed" in said[0]
+    assert said[0].endswith(NO_CALL)
+    assert model.requests[1][0][-1] == Message("user", (said[0],))
+
+
 @pytest.mark.parametrize(("text", "end"), [("I am stuck.", "answered"), ("", "format_limit")])
 async def test_a_model_that_makes_no_call_ends(
     web_task: Task, open_episode: Open, text: str, end: str

@@ -111,3 +111,13 @@ async def test_windows_get_no_menus_and_no_message_bus(desk: Sandbox) -> None:
         with_pointer.close()
     await asyncio.sleep(0.2)
     assert (grab(desk) == before).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [("Helvetica", "Liberation Sans"), ("Arial", "Liberation Sans"), ("serif", "DejaVu Serif")],
+)
+async def test_names_of_fonts_mean_the_same_on_every_machine(box: Sandbox, asked: str, given: str) -> None:
+    process = await box.run(["fc-match", "-f", "%{family}", asked])
+    await process.wait(20)
+    assert process.output == given
