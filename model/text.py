@@ -33,10 +33,25 @@ class IndexLoss:
     """Collects the index branch's KL loss of each sparse layer during a training pass.
 
     rows: how many query positions (drawn anew for each layer, the same over the batch) enter the loss.
+    While the main branch is dense (the warm-up), the loss is over every visible key; after that, over the
+    kept ones.
     """
 
     rows: int = 64
     terms: list[Tensor] = field(default_factory=list)
+
+    def add(
+        self, q: Tensor, k: Tensor, qi: Tensor, ki: Tensor, keep_BGTN: Tensor | None, scale: float
+    ) -> None:
+        """Add one layer's term; see `kernels.reference.index_kl` for the shapes."""
+        keys = k.shape[2]
+        rows = torch.randperm(keys, device=q.device)[: self.rows]
+        if keep_BGTN is None:
+            seen = torch.arange(keys, device=q.device)[None] <= rows[:, None]
+            keep = seen.expand(k.shape[0], k.shape[1], -1, -1)
+        else:
+            keep = keep_BGTN[:, :, rows]
+        self.terms.append(msa.index_kl(q[:, :, rows], k, qi[:, :, rows], ki, keep, scale))
 
     def total(self) -> Tensor:
         """Sum over layers of the mean KL, in nat."""
@@ -85,6 +100,7 @@ class Attention(nn.Module):
         within_budget = keys <= c.topk_blocks * c.block_size
         if not self.sparse or kind == "dense" or (within_budget and index_loss is None):
             out = msa.dense_attention(q, k, v, start, scale)
+            keep = None
         else:
             with torch.no_grad():
                 scores = msa.block_scores(qi, ki, start, c.block_size)
@@ -96,10 +112,8 @@ class Attention(nn.Module):
             else:
                 keep = msa.keep_mask(ids, start, c.block_size, keys)
                 out = msa.masked_attention(q, k, v, keep, scale)
-                rows = torch.randperm(keys, device=q.device)[: index_loss.rows]
-                index_loss.terms.append(
-                    msa.index_kl(q[:, :, rows], k, qi[:, :, rows], ki, keep[:, :, rows], scale)
-                )
+        if self.sparse and index_loss is not None:
+            index_loss.add(q, k, qi, ki, keep, scale)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
     def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pilotfish.model.m3 import M3, count_parameters, initialise
-from pilotfish.model.text import IndexLoss, MoE
+from pilotfish.model.text import AttentionKind, IndexLoss, MoE
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.heads import CELL, DenseHeads, Targets
 from pilotfish.model.training.loader import Batch, Mix, batches
@@ -45,6 +45,7 @@ class Settings:
     steps: int = 1_000_000
     warmup: int = 100
     decay_share: float = 0.35
+    dense_share: float = 0.3  # of the run, at its start: full attention in the main branch
     muon_lr: float = 1.5e-3
     adam_lr: float = 1e-3
     weight_decay: float = 0.01
@@ -100,8 +101,8 @@ class Trainee(nn.Module):
         self.model = model
         self.heads = DenseHeads(model.config, rows, columns)
 
-    def losses(self, batch: Batch, noise: float) -> dict[str, Tensor]:
-        """Every part of the loss, unweighted."""
+    def losses(self, batch: Batch, noise: float, attention: AttentionKind = "sparse") -> dict[str, Tensor]:
+        """Every part of the loss, unweighted. `attention` is the main branch's; "dense" is the warm-up."""
         c = self.model.config
         out: dict[str, Tensor] = {}
         media = None
@@ -109,7 +110,7 @@ class Trainee(nn.Module):
             patches, grid = clip_patches(batch.frames, batch.clip_frames, noise)
             media = self.model.encode_media(patches, [grid] * batch.clip_frames.shape[0])
         index_loss = IndexLoss()
-        hidden = self.model.hidden(batch.ids, media=media, index_loss=index_loss)
+        hidden = self.model.hidden(batch.ids, media=media, attention=attention, index_loss=index_loss)
         wanted = batch.weights[:, 1:] > 0
         logits = self.model.language_model.lm_head(hidden[:, :-1][wanted]).float()
         per_token = F.cross_entropy(logits, batch.ids[:, 1:][wanted], reduction="none")
@@ -242,7 +243,7 @@ def train(s: Settings) -> Trainee:
             for optimiser, base in zip(optimisers, bases, strict=True):
                 for group in optimiser.param_groups:
                     group["lr"] = base * rate
-            parts = trainee.losses(batch, s.noise)
+            parts = trainee.losses(batch, s.noise, "dense" if progress < s.dense_share else "sparse")
             loss = parts["answer"] + s.kl_weight * parts["kl"]
             loss = loss + s.head_weight * sum(parts[k] for k in ("letters", "place", "centre") if k in parts)
             loss.backward()

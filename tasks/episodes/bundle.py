@@ -21,6 +21,7 @@ import tarfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 PART_BYTES = 28 << 20
 # Part of glibc, present wherever Python is; carrying another version of one of them would break the loader.
@@ -141,7 +142,9 @@ def unpack(parts: Path, to: Path) -> None:
         raise ValueError(f"The bundle in {parts} ends early; pack it again.")
     data.seek(0)
     with tarfile.open(fileobj=data) as tar:
-        tar.extractall(to, filter="tar")
+        # Python before 3.11.4 knows no filters.
+        options: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        tar.extractall(to, **options)
     (to / "home").mkdir(exist_ok=True)
 
 

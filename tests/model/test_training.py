@@ -220,6 +220,26 @@ def test_every_part_of_the_loss_falls_and_reaches_its_parameters(
     assert gate.e_score_correction_bias.abs().max() > 0
 
 
+def test_the_warm_up_is_dense_and_still_teaches_the_index_branch(maker: SampleMaker) -> None:
+    from pilotfish.model.m3 import M3, initialise
+    from pilotfish.model.text import IndexLoss
+    from pilotfish.model.training.nano import nano_config
+
+    torch.manual_seed(0)
+    model = M3(nano_config(maker.tokenizer))
+    initialise(model)
+    ids = torch.randint(0, 1900, (1, 640))
+    loss = IndexLoss(rows=32)
+    warm = model.hidden(ids, attention="dense", index_loss=loss)
+    with torch.no_grad():
+        dense, sparse = model.hidden(ids, attention="dense"), model.hidden(ids)
+    torch.testing.assert_close(warm, dense)
+    assert (warm - sparse).abs().max() > 1e-3
+    loss.total().backward()
+    index = [p for n, p in model.named_parameters() if ".index_" in n]
+    assert all(p.grad is not None and p.grad.any() for p in index)
+
+
 def test_the_index_branch_learns_from_the_kl_alone(shard_folder: Path, maker: SampleMaker) -> None:
     from pilotfish.model.m3 import M3, initialise
     from pilotfish.model.text import IndexLoss
