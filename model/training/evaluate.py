@@ -19,7 +19,7 @@ from pilotfish.model.m3 import M3
 from pilotfish.model.training.loader import collate
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
-from pilotfish.model.training.train import clip_patches
+from pilotfish.model.training.train import frame_patches
 
 MAX_ANSWER = 64
 
@@ -66,7 +66,7 @@ def answers(
 ) -> list[str]:
     """Greedy answers, all rows at once, recomputed whole at every token."""
     batch = collate([c.sample for c in batch_cases], maker.tokenizer.eos_id).to(device)
-    patches, grid = clip_patches(batch.frames, batch.clip_frames, 0.0)
+    patches, grid = frame_patches(batch.frames, batch.clip_frames, 0.0)
     lengths = torch.tensor([len(c.sample.ids) for c in batch_cases], device=device)
     rows = torch.arange(len(batch_cases), device=device)
     pad = torch.full((len(batch_cases), MAX_ANSWER), maker.tokenizer.eos_id, device=device)

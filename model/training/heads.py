@@ -4,7 +4,7 @@ A 20 M model told only "click here" learns to read screens slowly. Per merged pa
 the page itself knows: which letters have their centre in this cell, and, at the text tower's picture
 positions, which cell this is and where the widget under it has its centre.
 
-Shape legend: C clips, S merged cells of one temporal patch, L letter classes.
+Shape legend: L letter classes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ CELL = 28  # pixels per merged cell
 
 @dataclass
 class Targets:
-    """Per clip and temporal patch. letters: bool [C, 2, S, L]; centre: float [C, 2, S, 2] in 0..1, NaN = no
-    widget."""
+    """Per vision token, in token order. letters: bool [tokens, L]; centre: float [tokens, 2] in 0..1.
+
+    A centre is NaN where no widget covers the cell.
+    """
 
     letters: Tensor
     centre: Tensor
@@ -43,8 +45,8 @@ class DenseHeads(nn.Module):
         self.centre = nn.Linear(width, 2)
 
     def loss(self, vision: Tensor, hidden: Tensor, targets: Targets) -> dict[str, Tensor]:
-        """Losses from vision tokens and hidden states, both [C*2*S, width] in clip order."""
-        letters = targets.letters.flatten(0, 2).float()
+        """Losses from vision tokens and final hidden states at their places, both [tokens, width]."""
+        letters = targets.letters.float()
         reading = F.binary_cross_entropy_with_logits(
             self.letters(vision).float(),
             letters,
@@ -54,7 +56,7 @@ class DenseHeads(nn.Module):
         cell = torch.arange(cells, device=vision.device).repeat(hidden.shape[0] // cells)
         place = F.cross_entropy(self.row(hidden).float(), cell // self.columns)
         place = place + F.cross_entropy(self.column(hidden).float(), cell % self.columns)
-        centre = targets.centre.flatten(0, 2)
+        centre = targets.centre
         known = ~centre[:, 0].isnan()
         miss = F.smooth_l1_loss(self.centre(hidden).float()[known], centre[known], beta=0.02)
         return {"letters": reading * 10, "place": place, "centre": miss.nan_to_num(0.0) * 5}

@@ -26,15 +26,19 @@ LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
 
 @dataclass
 class Batch:
-    """One training step's data; B rows padded to T tokens, F pictures, C clips, S cells of a picture.
+    """One training step's data; B rows padded to T tokens, F frames, I pictures, C clips, S cells of a frame.
 
-    frames: uint8 [F, height, width, 3]; clip_frames: [C, 4] into frames; letters: bool [F, S, L];
+    Rows with pictures come before rows with clips; a row never has both.
+
+    frames: uint8 [F, height, width, 3]; image_frames: [I, 2] (one frame twice) and clip_frames: [C, 4] into
+    frames; letters: bool [F, S, L];
     centre: float [F, S, 2] in 0..1, NaN where no widget covers the cell.
     """
 
     ids: Tensor
     weights: Tensor
     frames: Tensor
+    image_frames: Tensor
     clip_frames: Tensor
     letters: Tensor
     centre: Tensor
@@ -114,11 +118,14 @@ def collate(samples: list[Sample], pad: int) -> Batch:
     frames: list[npt.NDArray[np.uint8]] = []
     letters: list[npt.NDArray[np.bool_]] = []
     centres: list[npt.NDArray[np.float32]] = []
+    image_frames: list[tuple[int, ...]] = []
     clip_frames: list[tuple[int, ...]] = []
+    samples = sorted(samples, key=lambda sample: not sample.is_picture)
     for row, sample in enumerate(samples):
         ids[row, : len(sample.ids)] = sample.ids
         weights[row, : len(sample.ids)] = sample.weights
-        clip_frames += [tuple(len(frames) + i for i in clip) for clip in sample.clips]
+        members = image_frames if sample.is_picture else clip_frames
+        members += [tuple(len(frames) + i for i in clip) for clip in sample.clips]
         for n in sample.frames:
             assert sample.episode is not None
             frames.append(decode(sample.episode.frames[n]))
@@ -128,6 +135,7 @@ def collate(samples: list[Sample], pad: int) -> Batch:
         torch.from_numpy(ids),
         torch.from_numpy(weights),
         torch.from_numpy(np.stack(frames)) if frames else torch.zeros(0, CELL, CELL, 3, dtype=torch.uint8),
+        torch.tensor(image_frames, dtype=torch.int64).reshape(-1, 2),
         torch.tensor(clip_frames, dtype=torch.int64).reshape(-1, 4),
         torch.from_numpy(np.stack(letters)) if letters else torch.zeros(0, 1, len(LETTERS), dtype=torch.bool),
         torch.from_numpy(np.stack(centres)) if centres else torch.zeros(0, 1, 2),

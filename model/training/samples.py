@@ -24,6 +24,7 @@ import numpy.typing as npt
 from pilotfish.model.chat import ChatFormat, TrainingText
 from pilotfish.model.images import clip_grid
 from pilotfish.model.protocol import Clip, Message, ToolCall, ToolSpec
+from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.shards import Episode, Widget
 
@@ -70,13 +71,20 @@ WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent say
 
 @dataclass
 class Sample:
-    """One sequence. weights[i] is the weight of predicting ids[i]; clips index into frames, four each."""
+    """One sequence. weights[i] is the weight of predicting ids[i].
+
+    clips index into frames: four each for clips, one twice for a picture; a sequence has either or neither.
+    """
 
     ids: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
     episode: Episode | None = None
     frames: list[int] = field(default_factory=list)  # indices into the episode's frames
-    clips: list[tuple[int, int, int, int]] = field(default_factory=list)  # indices into `frames`
+    clips: list[tuple[int, ...]] = field(default_factory=list)  # indices into `frames`
+
+    @property
+    def is_picture(self) -> bool:
+        return bool(self.clips) and len(self.clips[0]) == 2
 
 
 def grid_point(x: float, y: float, width: int, height: int) -> list[int]:
@@ -102,7 +110,7 @@ class SampleMaker:
         """The whole episode as the agent would have lived it."""
         turns: list[Message] = [self.developer]
         frames: list[int] = []
-        clips: list[tuple[int, int, int, int]] = []
+        clips: list[tuple[int, ...]] = []
         trained: list[bool] = []
         for n, step in enumerate(ep.steps[:max_steps]):
             now = step["frame"]
@@ -117,25 +125,57 @@ class SampleMaker:
             trained.append(bool(step.get("train", True)))
         return self._sample(turns, self.tools, trained, ep, frames, clips)
 
-    def questions(self, ep: Episode, most: int = 8) -> Sample | None:
-        """Several questions about one screen of the episode; None when nothing on it can be named."""
+    def questions(self, ep: Episode, most: int = 16) -> Sample | None:
+        """Several questions about one screen of the episode; None when nothing on it can be named.
+
+        Half of them show the screen as a single picture, which costs half the vision tokens of a clip in
+        which nothing moves.
+        """
         n = self.random.randrange(len(ep.frames))
         names = Counter(w.text for w in ep.widgets[n])
         named = [w for w in ep.widgets[n] if w.text.strip() and names[w.text] == 1 and len(w.text) <= 40]
         if not named:
             return None
         self.random.shuffle(named)
-        as_calls = self.random.random() < 0.3
+        named = named[:most]
+        form = self.random.choices(("calls", "pairs", "list", "all"), (25, 20, 35, 20))[0]
         frames: list[int] = []
-        clips: list[tuple[int, int, int, int]] = []
-        clip, _ = self._clip(ep, n, n, frames, clips)
-        turns: list[Message] = [self.developer] if as_calls or self.random.random() < 0.3 else []
-        for i, widget in enumerate(named[:most]):
-            question, answer = self._call_pair(ep, i, widget) if as_calls else self._plain_pair(ep, widget)
-            turns.append(Message("user", (clip, question) if i == 0 else (question,)))
-            turns.append(answer)
+        clips: list[tuple[int, ...]] = []
+        shown = self._picture(ep, n, frames, clips)
+        turns: list[Message] = [self.developer] if form == "calls" or self.random.random() < 0.2 else []
+        match form:
+            case "list":
+                turns += self._list_turns(ep, "Locate\n" + "\n".join(w.text for w in named), named, shown)
+            case "all":
+                named.sort(key=lambda w: (round(w.y0 / 8), w.x0))
+                turns += self._list_turns(ep, "List the screen", named, shown)
+            case _:
+                for i, widget in enumerate(named[: most // 2]):
+                    pair = self._call_pair(ep, i, widget) if form == "calls" else self._plain_pair(ep, widget)
+                    turns.append(Message("user", (shown, pair[0]) if i == 0 else (pair[0],)))
+                    turns.append(pair[1])
         trained = [True] * len(turns)
-        return self._sample(turns, self.tools if as_calls else [], trained, ep, frames, clips)
+        return self._sample(turns, self.tools if form == "calls" else [], trained, ep, frames, clips)
+
+    def _picture(
+        self, ep: Episode, frame: int, frames: list[int], clips: list[tuple[int, ...]]
+    ) -> Clip | Picture:
+        """One screen, as a picture or as a clip in which nothing moves."""
+        if self.random.random() < 0.5:
+            return self._clip(ep, frame, frame, frames, clips)[0]
+        frames.append(frame)
+        clips.append((0, 0))
+        return Picture(self._blank(ep)[0])
+
+    def _list_turns(
+        self, ep: Episode, question: str, named: list[Widget], shown: Clip | Picture
+    ) -> list[Message]:
+        """One question about many widgets; the answer names each before its place."""
+        lines = []
+        for widget in named:
+            gx, gy = grid_point(*widget.centre, ep.width, ep.height)
+            lines.append(f"{widget.text} {gx:03d} {gy:03d}")
+        return [Message("user", (shown, question)), Message("assistant", ("\n".join(lines),))]
 
     def copies(self, count: int = 8) -> Sample:
         """Instructions whose answer repeats a string of theirs: many copies in one row, no picture.
@@ -209,7 +249,7 @@ class SampleMaker:
         before: int,
         now: int,
         frames: list[int],
-        clips: list[tuple[int, int, int, int]],
+        clips: list[tuple[int, ...]],
     ) -> tuple[Clip, str]:
         """A clip that shows `before` turn into `now` at a random moment, and the observation word."""
 
@@ -220,16 +260,20 @@ class SampleMaker:
 
         a, b = slot(before), slot(now)
         turned = self.random.choice((1, 1, 2, 3))
-        clips.append((a, *(b if k >= turned else a for k in (1, 2)), b))  # type: ignore[arg-type]
+        clips.append((a, *(b if k >= turned else a for k in (1, 2)), b))
         same = before == now or ep.frames[before] == ep.frames[now]
         word = "unchanged" if same else "settled"
         if self.random.random() < 0.02:
             word = "unsettled"
         t = sorted(self.random.uniform(0.01, self.random.choice((0.2, 0.5, 1.5))) for _ in range(3))
+        return Clip(self._blank(ep), (0.0, t[0], t[1], t[2])), word
+
+    def _blank(self, ep: Episode) -> npt.NDArray[np.uint8]:
+        """Stands for pixels in a rendered conversation, where only sizes count."""
         size = (ep.height, ep.width)
         if size not in self._fake:
             self._fake[size] = np.broadcast_to(np.uint8(0), (4, *size, 3))
-        return Clip(self._fake[size], (0.0, t[0], t[1], t[2])), word
+        return self._fake[size]
 
     def _sample(
         self,
@@ -238,7 +282,7 @@ class SampleMaker:
         trained: list[bool],
         ep: Episode,
         frames: list[int],
-        clips: list[tuple[int, int, int, int]],
+        clips: list[tuple[int, ...]],
     ) -> Sample:
         text = self.chat.render_training(turns, tools)
         weights = self._weights(text, trained)

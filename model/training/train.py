@@ -105,10 +105,7 @@ class Trainee(nn.Module):
         """Every part of the loss, unweighted. `attention` is the main branch's; "dense" is the warm-up."""
         c = self.model.config
         out: dict[str, Tensor] = {}
-        media = None
-        if batch.clip_frames.shape[0]:
-            patches, grid = clip_patches(batch.frames, batch.clip_frames, noise)
-            media = self.model.encode_media(patches, [grid] * batch.clip_frames.shape[0])
+        media = self.see(batch, noise)
         index_loss = IndexLoss()
         hidden = self.model.hidden(batch.ids, media=media, attention=attention, index_loss=index_loss)
         wanted = batch.weights[:, 1:] > 0
@@ -118,32 +115,42 @@ class Trainee(nn.Module):
         out["answer"] = (per_token * weights).sum() / weights.sum()
         out["kl"] = index_loss.total()
         if media is not None:
-            place = batch.ids == c.video_token_id
-            ends = batch.clip_frames[:, (0, 3)]
-            targets = Targets(batch.letters[ends], batch.centre[ends])
+            place = (batch.ids == c.image_token_id) | (batch.ids == c.video_token_id)
+            shown = torch.cat((batch.image_frames[:, 0], batch.clip_frames[:, (0, 3)].flatten()))
+            targets = Targets(batch.letters[shown].flatten(0, 1), batch.centre[shown].flatten(0, 1))
             out |= self.heads.loss(media, hidden[place], targets)
         return out
 
+    def see(self, batch: Batch, noise: float) -> Tensor | None:
+        """Vision tokens of the batch's pictures, then of its clips; None for text alone."""
+        parts = []
+        for members in (batch.image_frames, batch.clip_frames):
+            if len(members):
+                patches, grid = frame_patches(batch.frames, members, noise)
+                parts.append(self.model.encode_media(patches, [grid] * len(members)))
+        return torch.cat(parts) if parts else None
 
-def clip_patches(frames: Tensor, clip_frames: Tensor, noise: float) -> tuple[Tensor, tuple[int, int, int]]:
-    """Patch vectors [C*P, 1176] of clips, on the device; the order and values of `images.clip_patches`."""
+
+def frame_patches(frames: Tensor, members: Tensor, noise: float) -> tuple[Tensor, tuple[int, int, int]]:
+    """Patch vectors [M*P, 1176] of M pictures (members [M, 2]) or clips ([M, 4]), and the grid of each.
+
+    On the device; the order and values of `images.clip_patches`.
+    """
     height, width = frames.shape[1:3]
     if height % CELL or width % CELL:
         raise ValueError(f"training frames are {width}x{height}; both sides must be multiples of {CELL}")
     mean = torch.tensor(MEAN, device=frames.device)
     std = torch.tensor(STD, device=frames.device)
-    pixels = (
-        ((frames.float() / 255 - mean) / std).bfloat16()
-        if frames.is_cuda
-        else (frames.float() / 255 - mean) / std
-    )
+    pixels = (frames.float() / 255 - mean) / std
+    if frames.is_cuda:
+        pixels = pixels.bfloat16()
     if noise:
         pixels = pixels + noise * torch.randn_like(pixels)
-    x = pixels[clip_frames]  # [C, 4, height, width, 3]
-    C, h, w = x.shape[0], height // 14, width // 14
-    x = x.view(C, 2, 2, h // 2, 2, 14, w // 2, 2, 14, 3)
-    x = x.permute(0, 1, 3, 6, 4, 7, 9, 2, 5, 8)  # C, t, row, column, 2, 2, channel, time, 14, 14
-    return x.reshape(C * 2 * h * w, -1), (2, h, w)
+    x = pixels[members]  # [M, frames, height, width, 3]
+    M, t, h, w = members.shape[0], members.shape[1] // 2, height // 14, width // 14
+    x = x.view(M, t, 2, h // 2, 2, 14, w // 2, 2, 14, 3)
+    x = x.permute(0, 1, 3, 6, 4, 7, 9, 2, 5, 8)  # M, t, row, column, 2, 2, channel, time, 14, 14
+    return x.reshape(M * t * h * w, -1), (t, h, w)
 
 
 def schedule(progress: float, step: int, s: Settings) -> float:

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from pilotfish.agent import prompt
 from pilotfish.model.images import clip_patches as reference_patches
 from pilotfish.model.protocol import Clip
+from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.training import train as trainer
 from pilotfish.model.training.loader import collate, letter_cells, widget_cells
 from pilotfish.model.training.muon import Muon, split_parameters
@@ -120,8 +121,12 @@ def test_batched_muon_equals_torch() -> None:
 def test_patches_made_on_the_device_equal_the_runtime_s() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 420, 336, 3), dtype=np.uint8)
     wanted, grids = reference_patches(Clip(frames, (0.0, 0.1, 0.2, 0.3)))
-    got, grid = trainer.clip_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
+    got, grid = trainer.frame_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
     assert grids == [grid]
+    np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
+    wanted, grids = reference_patches(Picture(frames[1]))
+    got, grid = trainer.frame_patches(torch.from_numpy(frames), torch.tensor([[1, 1]]), 0.0)
+    assert grids == [grid] == [(1, 30, 24)]
     np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
 
 
@@ -143,6 +148,47 @@ def test_only_what_the_model_says_is_a_target(shard_folder: Path, maker: SampleM
     assert "Click on" not in said
     assert said.endswith("[e~[")
     assert len(sample.clips) == 3
+
+
+def test_every_form_of_question_is_answered_in_full(shard_folder: Path, maker: SampleMaker) -> None:
+    episodes = read_shard(shard_folder / "shard-0-0.bin")
+    said, pictures = "", 0
+    for ep in episodes * 2:
+        sample = maker.questions(ep)
+        assert sample is not None
+        answer = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
+        assert any(w.text in answer or "0" <= answer[0] <= "9" for w in ep.widgets[sample.frames[0]]) or (
+            "left_click" in answer
+        )
+        said += maker.tokenizer.decode(sample.ids.tolist())
+        pictures += sample.is_picture
+        ids = maker.tokenizer.image_id if sample.is_picture else maker.tokenizer.video_id
+        assert (sample.ids == ids).sum() == (180 if sample.is_picture else 360)
+    for question in ("Locate ", "Locate\n", "Read ", "List the screen", "left_click"):
+        assert question in said
+    assert 0 < pictures < len(episodes) * 2
+
+
+def test_copies_ask_for_what_they_answer(maker: SampleMaker) -> None:
+    sample = maker.copies(4)
+    answer = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
+    whole = maker.tokenizer.decode(sample.ids.tolist())
+    texts = [part.split("]<]")[0] for part in answer.split("<text>")[1:]]
+    assert len(texts) == 4
+    assert all(whole.count(text) >= 2 for text in texts)
+    assert "left_click" not in answer
+
+
+def test_pictures_and_clips_share_a_batch(shard_folder: Path, maker: SampleMaker) -> None:
+    episodes = read_shard(shard_folder / "shard-0-0.bin")
+    samples = [s for ep in episodes[:12] if (s := maker.questions(ep)) is not None]
+    batch = collate([*samples, maker.copies(2)], maker.tokenizer.eos_id)
+    assert len(batch.image_frames) + len(batch.clip_frames) == len(samples)
+    is_image = (batch.ids == maker.tokenizer.image_id).any(1)
+    is_clip = (batch.ids == maker.tokenizer.video_id).any(1)
+    assert int(is_image.sum()) == len(batch.image_frames)
+    assert is_image[: len(batch.image_frames)].all()
+    assert not (is_image & is_clip).any()
 
 
 def test_cells_hold_their_letters_and_widgets() -> None:
