@@ -19,7 +19,7 @@ from pilotfish.model.m3 import M3
 from pilotfish.model.training.loader import collate
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
-from pilotfish.model.training.train import frame_patches
+from pilotfish.model.training.trainee import frame_patches
 
 MAX_ANSWER = 64
 

@@ -16,9 +16,10 @@ from pilotfish.agent import prompt
 from pilotfish.model.images import clip_patches as reference_patches
 from pilotfish.model.protocol import Clip
 from pilotfish.model.protocol import Image as Picture
-from pilotfish.model.training import train as trainer
+from pilotfish.model.training import train, trainee
 from pilotfish.model.training.loader import collate, letter_cells, widget_cells
 from pilotfish.model.training.muon import Muon, split_parameters
+from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream
 from pilotfish.model.training.shards import Episode, Widget, read_shard
 from pilotfish.tasks.episodes import shards as recorder_shards
@@ -26,7 +27,7 @@ from pilotfish.tools.base import Screen, tool_schema
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.grid import grid_to_pixel
 
-NANO = Path(trainer.NANO)
+NANO = trainee.NANO
 
 
 def drawn_episode(seed: int, screens: int = 1) -> recorder_shards.Episode:
@@ -121,11 +122,11 @@ def test_batched_muon_equals_torch() -> None:
 def test_patches_made_on_the_device_equal_the_runtime_s() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 420, 336, 3), dtype=np.uint8)
     wanted, grids = reference_patches(Clip(frames, (0.0, 0.1, 0.2, 0.3)))
-    got, grid = trainer.frame_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
+    got, grid = trainee.frame_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
     assert grids == [grid]
     np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
     wanted, grids = reference_patches(Picture(frames[1]))
-    got, grid = trainer.frame_patches(torch.from_numpy(frames), torch.tensor([[1, 1]]), 0.0)
+    got, grid = trainee.frame_patches(torch.from_numpy(frames), torch.tensor([[1, 1]]), 0.0)
     assert grids == [grid] == [(1, 30, 24)]
     np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
 
@@ -243,22 +244,22 @@ def test_every_part_of_the_loss_falls_and_reaches_its_parameters(
     )
     model = M3(small)
     initialise(model)
-    trainee = trainer.Trainee(model, 15, 12).train()
+    learner = trainee.Trainee(model, 15, 12).train()
     batch = collate(
         [maker.episode(e) for e in read_shard(shard_folder / "shard-0-0.bin")[:2]], maker.tokenizer.eos_id
     )
-    matrices, rest = split_parameters(trainee.named_parameters())
+    matrices, rest = split_parameters(learner.named_parameters())
     optimisers = [Muon(matrices, 2e-3), torch.optim.AdamW(rest, 2e-3)]
     history = []
     for _ in range(8):
-        parts = trainee.losses(batch, 0.0)
+        parts = learner.losses(batch, 0.0)
         sum(parts.values()).backward()
-        without = [n for n, p in trainee.named_parameters() if p.grad is None and "experts" not in n]
+        without = [n for n, p in learner.named_parameters() if p.grad is None and "experts" not in n]
         assert without == []
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        trainer.balance(model, 1e-3)
+        train.balance(model, 1e-3, Group())
         history.append({k: v.item() for k, v in parts.items()})
     for part in ("answer", "letters", "place"):
         assert history[-1][part] < history[0][part], part

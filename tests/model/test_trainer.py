@@ -1,0 +1,125 @@
+"""Training sessions: several processes, resuming, stopping, a loss that is no number."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from safetensors.torch import load_file
+
+from pilotfish.model.training.loader import collate
+from pilotfish.model.training.parallel import Group
+from pilotfish.model.training.samples import SampleMaker
+from pilotfish.model.training.train import Journal, Settings, Trainer, parse_settings, schedule
+from pilotfish.model.training.trainee import NANO
+from pilotfish.tasks.episodes import shards as recorder_shards
+
+TINY = {"tokens": 700, "workers": 0, "device": "cpu", "warmup": 1, "log_every": 1, "text_share": 0.0}
+TINY |= {"copy_share": 1.0, "question_share": 0.0}
+
+
+@pytest.fixture(scope="module")
+def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One episode: copying asks for nothing of it, but a folder of shards may not be empty."""
+    folder = tmp_path_factory.mktemp("shards")
+    step = {"frame": 0, "action": {"action": "done"}, "train": True, "box": None}
+    episode = recorder_shards.Episode("t", 0, "", True, [b"png"], [[]], [[]], [step])
+    recorder_shards.write_shard(folder / "shard-0-0.bin", [episode])
+    return folder
+
+
+def _member(rank: int, port: int, out: str) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    group = Group.from_environment("cpu")
+    both, one = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2, 2))
+    both.grad = torch.full((3,), float(rank + 1))
+    if rank == 1:
+        one.grad = torch.ones(2, 2)
+    group.average_gradients([both, one])
+    assert both.grad is not None
+    assert one.grad is not None
+    said = [both.grad.tolist(), one.grad.tolist(), group.agree(float(rank + 5), "cpu"), group.leads]
+    Path(out, f"{rank}.json").write_text(json.dumps(said))
+    group.close()
+
+
+def test_two_processes_share_the_mean_gradient_and_the_clock(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(_member, args=(port, str(tmp_path)), nprocs=2)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == [[1.5, 1.5, 1.5], [[0.5, 0.5], [0.5, 0.5]], 5.0, True]
+    assert second == [*first[:3], False]
+
+
+def test_a_session_resumes_where_it_stopped(shard_folder: Path, tmp_path: Path) -> None:
+    first = Trainer(Settings(str(shard_folder), str(tmp_path / "a"), steps=10, **TINY))
+    first.run()
+    resumed = Trainer(
+        Settings(
+            str(shard_folder), str(tmp_path / "b"), steps=10, resume=str(tmp_path / "a/checkpoint.pt"), **TINY
+        )
+    )
+    assert resumed.step == 10
+    for name, p in resumed.masters.named.items():
+        torch.testing.assert_close(p, first.masters.named[name])
+    for ours, theirs in zip(resumed.optimisers, first.optimisers, strict=True):
+        assert str(ours.state_dict()["state"].keys()) == str(theirs.state_dict()["state"].keys())
+    exported = load_file(tmp_path / "a" / "model.safetensors")
+    assert all(v.dtype == torch.bfloat16 for v in exported.values())
+    lines = [json.loads(line) for line in (tmp_path / "a/train.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, 11))
+
+
+def test_a_signal_ends_a_session_with_a_checkpoint(shard_folder: Path, tmp_path: Path) -> None:
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in TINY.items()]
+    command = [sys.executable, "-m", "pilotfish.model.training.train", *flags]
+    command += ["--shards", str(shard_folder), "--out", str(tmp_path), "--seconds", "600"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(90) == 0
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert state["step"] >= 1
+
+
+def test_a_loss_that_is_no_number_stops_before_anything_is_saved(tmp_path: Path) -> None:
+    maker = SampleMaker(NANO, 0)
+    journal = Journal(tmp_path / "train.jsonl", 25)
+    journal.add(
+        {"answer": torch.tensor(float("nan"))}, collate([maker.copies(1)], maker.tokenizer.eos_id), 0.0
+    )
+    with pytest.raises(FloatingPointError, match="before step 7 are"):
+        journal.write(7, 1.0, 0.1)
+    assert not (tmp_path / "train.jsonl").exists()
+
+
+def test_the_rate_warms_up_and_decays_to_zero() -> None:
+    s = Settings("", "", warmup=10, decay_share=0.5)
+    assert schedule(0.0, 0, s) == pytest.approx(0.1)
+    assert schedule(0.4, 100, s) == 1.0
+    assert schedule(0.75, 100, s) == pytest.approx(0.5)
+    assert schedule(1.0, 100, s) == 0.0
+
+
+def test_flags_set_the_fields_of_the_same_name() -> None:
+    s = parse_settings(["--shards", "a", "--out", "b", "--muon-lr", "0.5", "--bf16", "false", "--steps", "3"])
+    assert (s.shards, s.out, s.muon_lr, s.bf16, s.steps) == ("a", "b", 0.5, False, 3)
