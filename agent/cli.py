@@ -409,12 +409,11 @@ def demo(
     """
     from pilotfish.agent.events import read_run
     from pilotfish.agent.replay import write_replay
-    from pilotfish.agent.run import DEMO_TASK, Target, run_target
+    from pilotfish.agent.run import DEMO_SEED, DEMO_TASK, Target, run_target
 
     settings = _settings(model=model, attention=attention, record_dir=record_dir)
-    result = asyncio.run(
-        run_target(Target(task=DEMO_TASK), settings, on_event=_narrator(as_json), command="demo")
-    )
+    target = Target(task=DEMO_TASK, seed=DEMO_SEED)
+    result = asyncio.run(run_target(target, settings, on_event=_narrator(as_json), command="demo"))
     result["replay"] = str(write_replay(read_run(Path(result["folder"]))))
     if not as_json:
         _print(result, False, [f"page  {result['replay']}"])
