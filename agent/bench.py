@@ -28,7 +28,8 @@ from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import list_suites, load_suite
 from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, SUITE, check_name, miniwob_task
 
-Progress = Callable[[str], None]
+Progress = Callable[[int, str], None]
+"""Told the place of an episode in the plan, counted from 1, and how it went."""
 # Random clicks do not look at the screen, so waiting for it to settle would only cost time.
 _BLIND = Watching(quiet_ms=20, cap_s=0.1)
 
@@ -90,7 +91,7 @@ async def run_bench(
     """
     resumed = folder is not None
     folder = folder or log.new_run_folder(settings.record_dir)
-    told = progress or (lambda line: None)
+    told: Progress = progress or (lambda place, line: None)
     with stop_on_signals() as stop:
         model_for = open_model(settings)
         with log.EventLog(folder) as events:
@@ -98,12 +99,15 @@ async def run_bench(
             done = {episode_key(group) for group in log.read_run(folder).episodes() if log.has_ended(group)}
             with closing_record(events, stop):
                 async with Player(settings, events, policy_of(settings, None), stop) as player:
-                    for slot in slots(plan):
-                        if slot.key in done or not _playable(slot, told):
+                    for place, slot in enumerate(slots(plan), start=1):
+                        if slot.key in done:
+                            continue
+                        if (reason := skip_reason(slot.task)) is not None:
+                            told(place, f"skipped: {reason}")
                             continue
                         model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
                         outcome = await _play(player, slot, model)
-                        told(_line(slot, outcome))
+                        told(place, _line(slot, outcome))
                         if stop.is_set():
                             break
     return report(log.read_run(folder))
@@ -124,13 +128,6 @@ def _open(events: log.EventLog, plan: Plan, settings: Settings, *, resumed: bool
             options=options,
         )
     )
-
-
-def _playable(slot: Slot, told: Progress) -> bool:
-    reason = skip_reason(slot.task)
-    if reason is not None:
-        told(f"skipped: {reason}")
-    return reason is None
 
 
 async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
@@ -185,12 +182,9 @@ def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
 def terminal_progress(total: int) -> Progress:
     """Shows lines on standard error: one that is rewritten on a terminal, one each elsewhere."""
     in_place = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    count = 0
 
-    def show(line: str) -> None:
-        nonlocal count
-        count += 1
-        text = visible(f"[{count}/{total}] {line}", one_line=True)
+    def show(place: int, line: str) -> None:
+        text = visible(f"[{place}/{total}] {line}", one_line=True)
         if in_place:
             text = f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}"
         print(text, end="" if in_place else "\n", file=sys.stderr, flush=True)

@@ -37,8 +37,8 @@ def suite(tmp_path: Path) -> Path:
 async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     settings = Settings(model="solution", record_dir=tmp_path / "runs")
     plan = plan_tasks([str(suite)], episodes=2)
-    told: list[str] = []
-    result = await run_bench(plan, settings, progress=told.append)
+    told: list[int] = []
+    result = await run_bench(plan, settings, progress=lambda place, line: told.append(place))
     assert result == json.loads(json.dumps(result))
     assert (result["model"], result["attention"], result["limits"]) == ("solution", "sparse", "untimed")
     bad, good = result["tasks"]
@@ -49,7 +49,7 @@ async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     assert good["steps"] == 1.0
     assert 0 < good["seconds_per_step_p50"] <= good["seconds_per_step_p95"]
     assert result["complete"] is True
-    assert len(told) == 4
+    assert told == [1, 2, 3, 4]
 
 
 async def test_a_measurement_goes_on_where_it_broke_off(tmp_path: Path, suite: Path) -> None:
@@ -63,9 +63,9 @@ async def test_a_measurement_goes_on_where_it_broke_off(tmp_path: Path, suite: P
     folder = find_unfinished(plan, settings)
     assert folder == path.parent
     assert find_unfinished(plan_tasks([str(suite)], episodes=3), settings) is None
-    told: list[str] = []
-    result = await run_bench(plan, settings, folder=folder, progress=told.append)
-    assert len(told) == 2, "two of four episodes had an end"
+    told: list[int] = []
+    result = await run_bench(plan, settings, folder=folder, progress=lambda place, line: told.append(place))
+    assert told == [3, 4], "two of four episodes had an end"
     assert [row["episodes"] for row in result["tasks"]] == [2, 2]
     assert result["mean_success"] == 0.5
     assert find_unfinished(plan, settings) is None
