@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import re
+import signal
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,17 @@ from pilotfish.tasks.environment import End, Grade, first_line
 
 _MAX_FILE_BYTES = 4 << 20
 _PAGE_S = 10.0
+_PATTERN_S = 10
 _SHOWN = 80
+
+_FOUND = 42
+_SEARCH = f"""
+import json, re, signal, sys
+
+signal.alarm(int(sys.argv[1]))
+pattern, text = json.load(sys.stdin)
+sys.exit({_FOUND} if re.search(pattern, text, re.MULTILINE) else 0)
+"""
 
 # A shell that owes the model nothing: fresh environment, no start-up files, programs of the system only,
 # and Python neither reads nor leaves compiled files beside the sources.
@@ -59,7 +70,7 @@ async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page |
             case fields.FileEquals():
                 return _file_equals(grader, box)
             case fields.FileMatches():
-                return _file_matches(grader, box)
+                return await _file_matches(grader, box)
             case fields.FileAbsent():
                 return _file_absent(grader, box)
             case fields.Command():
@@ -67,7 +78,7 @@ async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page |
             case fields.PageState():
                 return await _page_state(grader, page)
             case fields.Answer():
-                return _answer(grader, end)
+                return await _answer(grader, end)
             case fields.Infeasible():
                 return _infeasible(end)
     except SandboxPathError as error:
@@ -84,10 +95,13 @@ def _file_equals(grader: fields.FileEquals, box: Sandbox) -> Grade:
     return _no(f"{grader.path} holds {_short(text)} instead of {_short(grader.text)}.")
 
 
-def _file_matches(grader: fields.FileMatches, box: Sandbox) -> Grade:
+async def _file_matches(grader: fields.FileMatches, box: Sandbox) -> Grade:
     """The expression is found in the file; `^` and `$` match at every line."""
     text = box.files.read_text(grader.path, _MAX_FILE_BYTES)
-    if re.search(grader.pattern, text, re.MULTILINE):
+    found = await _is_found(grader.pattern, text)
+    if found is None:
+        return _no(f"Looking for {_short(grader.pattern)} in {grader.path} took longer than {_PATTERN_S} s.")
+    if found:
         return _yes(f"{grader.path} matches.")
     return _no(f"{grader.path} holds {_short(text)}, which does not match {_short(grader.pattern)}.")
 
@@ -175,15 +189,33 @@ def _canonical(value: JsonValue) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def _answer(grader: fields.Answer, end: End) -> Grade:
+async def _answer(grader: fields.Answer, end: End) -> Grade:
     """The final message equals this text or contains a match, blank space around it aside."""
     answer = end.answer.strip()
     right = (
         answer == grader.equals.strip()
         if grader.equals is not None
-        else re.search(grader.matches or "", answer, re.MULTILINE) is not None
+        else await _is_found(grader.matches or "", answer)
     )
     return _yes("The answer is right.") if right else _no(f"The answer was {_short(answer)}.")
+
+
+async def _is_found(pattern: str, text: str) -> bool | None:
+    """Whether an expression is found in a text (`^` and `$` match at lines); None if that takes too long.
+
+    Some expressions take for ever on some texts, and the text is the model's. Nothing can stop a search in
+    this process, so it runs in one of its own, which the kernel ends when its alarm goes off.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", _SEARCH, str(_PATTERN_S), stdin=asyncio.subprocess.PIPE
+    )
+    try:
+        await process.communicate(json.dumps([pattern, text]).encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return None if process.returncode == -signal.SIGALRM else process.returncode == _FOUND
 
 
 def _infeasible(end: End) -> Grade:

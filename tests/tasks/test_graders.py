@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 from pydantic import TypeAdapter
 
 from pilotfish.sandbox import Sandbox, SandboxSpec
+from pilotfish.tasks import graders
 from pilotfish.tasks.environment import End, Grade
 from pilotfish.tasks.format import Grader
 from pilotfish.tasks.graders import grade, run_clean
@@ -39,6 +41,22 @@ async def test_file_matches_looks_at_lines(box: Sandbox) -> None:
     box.files.write_text("a.txt", "first\nsecond 22\n")
     assert (await verdict(box, {"kind": "file_matches", "path": "a.txt", "pattern": r"^second \d+$"})).passed
     assert not (await verdict(box, {"kind": "file_matches", "path": "a.txt", "pattern": r"^22"})).passed
+
+
+async def test_an_expression_that_never_ends_is_given_up(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graders, "_PATTERN_S", 1)
+    box.files.write_text("a.txt", "a" * 60 + "!")
+    endless = await verdict(box, {"kind": "file_matches", "path": "a.txt", "pattern": "(a+)+$"})
+    assert endless.score == 0
+    assert "took longer than 1 s" in endless.reason
+    answered = {"kind": "answer", "matches": "(a+)+$"}
+    assert not (await verdict(box, answered, end=End("done", "a" * 60 + "!"))).passed
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(verdict(box, answered, end=End("done", "a" * 60 + "!")), 0.3)
+    assert asyncio.get_running_loop().time() - began_s < 0.9, "Ctrl-C does not wait for it"
 
 
 async def test_file_absent(box: Sandbox) -> None:
