@@ -240,7 +240,7 @@ def read_template(folder: str | Path) -> str:
         if file.exists():
             return file.read_text(encoding="utf-8")
         template = json.loads(config.read_text(encoding="utf-8")).get("chat_template")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise ModelError(
             f"cannot read a chat template from {folder} ({error}); fetch the checkpoint again"
         ) from error

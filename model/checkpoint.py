@@ -164,7 +164,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
         raise ModelError(
             f"{folder} holds neither {WEIGHTS} nor {INDEX}; copy the whole checkpoint, in safetensors form."
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{index} cannot be read as JSON ({error}); copy the checkpoint again.") from None
     promised = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(promised, dict) or not promised:

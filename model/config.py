@@ -103,7 +103,7 @@ class M3Config:
             raise ModelError(
                 f"{folder} holds no config.json; point --model at a checkpoint folder."
             ) from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelError(f"{path} cannot be read as JSON ({error}); copy the checkpoint again.") from None
         if not isinstance(data, dict):
             raise ModelError(
@@ -477,6 +477,8 @@ def _check(config: M3Config) -> None:
             (v.patch_size, v.temporal_patch_size, v.spatial_merge_size, v.num_channels) == (14, 2, 2, 3),
             "patches must be 14 pixels, 2 frames, 3 channels, merged 2 by 2",
         ),
+        (t.rope_theta > 0 and v.rope_theta > 0, "rope_theta must be above 0"),
+        (t.rms_norm_eps >= 0 and v.layer_norm_eps >= 0, "rms_norm_eps and layer_norm_eps must be at least 0"),
     ]
     for ok, rule in rules:
         if not ok:

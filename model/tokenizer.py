@@ -69,7 +69,7 @@ class Tokenizer:
             raise ModelError(
                 f"cannot read {path} ({reason}); name a folder that holds a checkpoint"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelError(f"{path} is not valid JSON ({error}); fetch the checkpoint again") from error
         if not isinstance(description, dict):
             raise ModelError(f"{path} holds no JSON object; fetch the checkpoint again")

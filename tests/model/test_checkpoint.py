@@ -24,9 +24,11 @@ from torch import Tensor
 from transformers import MiniMaxM3SparseForConditionalGeneration
 
 from pilotfish.model import checkpoint
+from pilotfish.model.chat import read_template
 from pilotfish.model.config import M3Config
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import ModelError
+from pilotfish.model.tokenizer import Tokenizer
 
 IDS = torch.arange(3, 120)[None]
 ROUTER = "language_model.model.layers.1.block_sparse_moe.gate.weight"
@@ -371,6 +373,18 @@ def test_the_total_size_of_an_index_is_not_trusted(model: M3, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors.index.json", "tokenizer_config.json"]
+)
+def test_json_without_end_is_refused(folder: Path, name: str) -> None:
+    """The parser gives nesting this deep up with a RecursionError."""
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_text("[" * 100_000)
+    readers = {"tokenizer.json": Tokenizer.from_folder, "tokenizer_config.json": read_template}
+    with pytest.raises(ModelError, match=re.escape(str(folder))):
+        readers.get(name, checkpoint.load)(folder)
+
+
+@pytest.mark.parametrize(
     ("place", "key", "value"),
     [
         ("text_config", "num_hidden_layers", 0),
@@ -380,6 +394,9 @@ def test_the_total_size_of_an_index_is_not_trusted(model: M3, tmp_path: Path) ->
         ("text_config", "num_key_value_heads", 3),
         ("text_config", "num_experts_per_tok", 9),
         ("text_config", "rms_norm_eps", None),
+        ("text_config", "rms_norm_eps", -1e-6),
+        ("text_config", "rope_theta", 0),
+        ("vision_config", "rope_theta", -1),
         ("text_config", "moe_layer_freq", [0, 1]),
         ("text_config", "scoring_func", "softmax"),
         ("text_config", "use_gemma_norm", False),
