@@ -1,7 +1,8 @@
 """The command `pilotfish`. Each command is read here and done elsewhere; heavy modules load when one runs.
 
-Standard output carries the result, and with `--json` exactly one JSON object. Everything else goes to
-standard error. The exit status is 0 on success only, 2 when the command itself was wrong, 130 after Ctrl-C.
+Standard output carries the result, and with `--json` exactly one JSON object, which is
+`{"error": sentence}` when there is no result. Everything else goes to standard error. The exit status is 0
+on success only, 2 when the command itself was wrong, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -58,7 +59,16 @@ def main() -> None:
     """The entry point: runs the command and turns every failure into one sentence and an exit status."""
     try:
         app()
+    except SystemExit as ended:
+        # typer tells on standard error what is wrong with the command itself; Ctrl-C it ends silently.
+        why = ended.__context__
+        if (told := getattr(why, "format_message", None)) is not None:
+            _say_as_json(told())
+        elif isinstance(why, typer.Exit) and isinstance(why.__cause__, KeyboardInterrupt):
+            _say_as_json("The command was interrupted.")
+        raise
     except (KeyboardInterrupt, asyncio.CancelledError):
+        _say_as_json("The command was interrupted.")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; nothing more can be said there.
@@ -68,8 +78,14 @@ def main() -> None:
         sys.exit(_explain(error))
 
 
+def _say_as_json(sentence: str) -> None:
+    """Give the reason for there being no result to whoever asked for a JSON object."""
+    if "--json" in sys.argv[1:]:
+        print(json.dumps({"error": sentence}), flush=True)
+
+
 def _explain(error: Exception) -> int:
-    """Say what went wrong on standard error; returns the exit status."""
+    """Say what went wrong; returns the exit status."""
     from pilotfish.agent.events import LogError
     from pilotfish.agent.recorder import CaptureError
     from pilotfish.agent.settings import SettingsError
@@ -79,15 +95,19 @@ def _explain(error: Exception) -> int:
     from pilotfish.tasks.reader import TaskError
 
     if isinstance(error, SettingsError | TaskError):
+        _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return USAGE
     if isinstance(error, LogError | ModelError | SandboxError | CaptureError):
+        _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return FAILED
     with tempfile.NamedTemporaryFile("w", prefix="pilotfish-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)
     kind = type(error).__name__
-    say(f"pilotfish: An unexpected {kind} stopped the command; its traceback is in {file.name}.", sys.stderr)
+    sentence = f"An unexpected {kind} stopped the command; its traceback is in {file.name}."
+    _say_as_json(sentence)
+    say(f"pilotfish: {sentence}", sys.stderr)
     return FAILED
 
 
@@ -218,8 +238,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         say(warning, sys.stderr)
     started = found.started
     if found.ended is not None and found.ended.status == "finished":
-        say(f"pilotfish: The run {started.run} has finished; there is nothing to resume.", sys.stderr)
-        raise typer.Exit(USAGE)
+        raise typer.BadParameter(f"the run {started.run} has finished; there is nothing to resume")
     saved = dict(started.options.get("settings", {}))
     settings = _settings(**saved | ({"yes": True} if yes else {}))
     if started.command == "bench":

@@ -17,6 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as SourceError
 
 from pilotfish.agent.policy import Rule, Verdict
 
@@ -98,10 +99,14 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "a setting"
         if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(Settings.model_fields))
+            known = ", ".join(
+                sorted(Rule.model_fields if name.startswith("rules.") else Settings.model_fields)
+            )
             raise SettingsError(f"There is no setting '{name}'; choose from {known}.") from None
         said = first["msg"].removeprefix("Input ")
         raise SettingsError(f"The setting {name} is {first['input']!r}, but {said}.") from None
+    except SourceError as error:
+        raise SettingsError(f"An environment variable is not JSON ({error}); mend or unset it.") from None
     except (ValueError, OSError) as error:
         raise SettingsError(f"A settings file cannot be read ({error}); mend pilotfish.toml.") from None
     if settings.clip_block >= settings.max_clips:

@@ -23,8 +23,12 @@ from pydantic import (
     model_validator,
 )
 
+from pilotfish.tasks.reader import TaskError
 from pilotfish.tools.registry import TOOLS
 from pilotfish.tools.words import one_of
+
+SEEDS = 1 << 31
+"""Seeds of a miniwob task are below this."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -101,7 +105,7 @@ class MiniwobEnvironment(_Strict):
 
     kind: Literal["miniwob"]
     task: Text
-    seed: int = Field(default=0, ge=0, lt=1 << 31)
+    seed: int = Field(default=0, ge=0, lt=SEEDS)
     time_limit: Literal["classic", "untimed"] = "untimed"
 
 
@@ -336,9 +340,16 @@ class Task(_Strict):
         return {"instruction": self.instruction, "tools": list(self.tools)}
 
     def with_seed(self, seed: int) -> Task:
-        """The same task with another seed; a task without seeds (all but miniwob) as it is."""
+        """The same task with another seed; a task without seeds (all but miniwob) as it is.
+
+        Raises `TaskError` for a seed outside 0..SEEDS - 1.
+        """
         if not isinstance(self.environment, MiniwobEnvironment):
             return self
+        if not 0 <= seed < SEEDS:
+            raise TaskError(
+                f"The seed {seed} of {self.name} is out of range; choose one of 0 to {SEEDS - 1}."
+            )
         return self._with_environment(seed=seed)
 
     def with_time_limit(self, time_limit: Literal["classic", "untimed"]) -> Task:

@@ -102,8 +102,11 @@ def test_version_as_json() -> None:
         (["replay", "/no/such/run"], 1, "/no/such/run"),
         (["resume", "/no/such/run"], 1, "/no/such/run"),
         (["frobnicate"], 2, "frobnicate"),
+        (["run", "miniwob/click-test", "--seed", "-1"], 2, "seed -1"),
+        (["bench", "miniwob", "--seed", str(1 << 31), "--model", "solution"], 2, "out of range"),
     ],
 )
+@pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_wrong_is_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,14 +114,18 @@ def test_what_is_wrong_is_one_sentence(
     arguments: list[str],
     status: int,
     says: str,
+    as_json: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pilotfish", *arguments])
+    monkeypatch.setattr(sys, "argv", ["pilotfish", *arguments, *(["--json"] if as_json else [])])
     with pytest.raises(SystemExit) as ended:
         main()
     said = capsys.readouterr()
     assert ended.value.code == status
-    assert said.out == ""
+    if as_json:
+        assert says in json.loads(said.out)["error"]
+    else:
+        assert said.out == ""
     assert says in said.err
     assert "Traceback" not in said.err
     assert not (tmp_path / "runs").exists(), "a command that cannot start leaves no run"
@@ -157,6 +164,9 @@ def test_settings_come_from_file_and_environment(tmp_path: Path, counting: Path)
     assert "denied" in done.stderr
     done = pilotfish("run", counting, "--json", cwd=tmp_path, env=os.environ | {"PILOTFISH_MAX_STEPS": "1"})
     assert json.loads(done.stdout)["steps"] == 1
+    done = pilotfish("run", counting, "--json", cwd=tmp_path, env=os.environ | {"PILOTFISH_RULES": "deny"})
+    assert done.returncode == 2
+    assert "environment variable" in json.loads(done.stdout)["error"]
     (tmp_path / "pilotfish.toml").write_text("model = \n")
     done = pilotfish("run", counting, cwd=tmp_path)
     assert done.returncode == 2
