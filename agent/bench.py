@@ -162,19 +162,20 @@ def _line(slot: Slot, outcome: Outcome) -> str:
 
 def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
     """The newest run folder of the same plan, model and attention that has not finished; None if there is
-    none.
+    none. Folders whose log cannot be read are passed over.
     """
     if not settings.record_dir.is_dir():
         return None
     for folder in sorted(settings.record_dir.iterdir(), reverse=True):
         if not (folder / log.EVENTS).is_file():
             continue
-        run = log.read_run(folder)
-        first = next((event for event in run.events if isinstance(event, log.RunStarted)), None)
-        if first is None or first.command != "bench":
+        try:
+            run = log.read_run(folder)
+            first = run.started
+            found = (plan_of(first), first.model, first.attention) if first.command == "bench" else None
+        except log.LogError:
             continue
-        asked = (plan, model_name(settings), settings.attention)
-        if (plan_of(first), first.model, first.attention) == asked:
+        if found == (plan, model_name(settings), settings.attention):
             return folder if run.ended is None or run.ended.status != "finished" else None
     return None
 

@@ -32,9 +32,12 @@ def episode_key(group: Sequence[log.Event]) -> tuple[str, int | None, bool]:
 
 
 def plan_of(started: log.RunStarted) -> Plan:
-    """The plan a benchmark run was started with."""
-    options = dict(started.options["plan"])
-    return Plan(**options | {"tasks": tuple(options["tasks"])})
+    """The plan a benchmark run was started with. Raises `log.LogError` when its log does not say."""
+    options = log.option_of(started, "plan")
+    try:
+        return Plan(**options | {"tasks": tuple(options["tasks"])})
+    except (KeyError, TypeError):
+        raise log.LogError(log.cannot_go_on(started)) from None
 
 
 def report(run: log.RunLog) -> dict[str, Any]:

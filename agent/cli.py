@@ -102,6 +102,11 @@ def _explain(error: Exception) -> int:
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return FAILED
+    if isinstance(error, PermissionError) and error.filename is not None:
+        sentence = f"Cannot use {error.filename} ({error.strerror}); check its permissions."
+        _say_as_json(sentence)
+        say(f"pilotfish: {sentence}", sys.stderr)
+        return FAILED
     with tempfile.NamedTemporaryFile("w", prefix="pilotfish-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)
     kind = type(error).__name__
@@ -230,7 +235,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
     unknown outcome and is not repeated. Where a screen cannot be brought back, the episode starts again and
     the log keeps both. A benchmark goes on with the first episode that has no end.
     """
-    from pilotfish.agent.events import read_run
+    from pilotfish.agent.events import option_of, read_run
     from pilotfish.agent.show import say
 
     found = read_run(folder)
@@ -239,7 +244,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
     started = found.started
     if found.ended is not None and found.ended.status == "finished":
         raise typer.BadParameter(f"the run {started.run} has finished; there is nothing to resume")
-    saved = dict(started.options.get("settings", {}))
+    saved = option_of(started, "settings")
     settings = _settings(**saved | ({"yes": True} if yes else {}))
     if started.command == "bench":
         from pilotfish.agent.bench_report import plan_of

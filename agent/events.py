@@ -406,6 +406,19 @@ def _parse(line: bytes) -> Event:
         raise ValueError(f"its field {'.'.join(map(str, first['loc'][1:]))} is wrong") from None
 
 
+def option_of(started: RunStarted, name: str) -> dict[str, Any]:
+    """One of the options a run was started with. Raises `LogError` when its log was changed by hand."""
+    option = started.options.get(name)
+    if not isinstance(option, dict):
+        raise LogError(cannot_go_on(started))
+    return dict(option)
+
+
+def cannot_go_on(started: RunStarted) -> str:
+    """The sentence about a run whose log does not say what it was to do."""
+    return f"The log of {started.run} does not say what the run was to do; start a new one."
+
+
 def new_run_folder(record_dir: Path) -> Path:
     """A folder for a new run below `record_dir`, named by the time and a random tail; it is not created
     yet.

@@ -93,9 +93,11 @@ async def resume_target(
 
     An episode whose sandbox cannot be brought back starts again; its earlier steps stay in the log.
     """
-    target = Target(
-        **run.started.options["target"] | {"tools": tuple(run.started.options["target"]["tools"])}
-    )
+    options = log.option_of(run.started, "target")
+    try:
+        target = Target(**options | {"tools": tuple(options["tools"])})
+    except (KeyError, TypeError):
+        raise log.LogError(log.cannot_go_on(run.started)) from None
     job_for, task = _resolve(target)
     job = job_for(run.folder)
     groups = run.episodes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,30 @@ async def test_a_measurement_goes_on_where_it_broke_off(tmp_path: Path, suite: P
     assert [row["episodes"] for row in result["tasks"]] == [2, 2]
     assert result["mean_success"] == 0.5
     assert find_unfinished(plan, settings) is None
+
+
+def test_runs_whose_logs_were_changed_are_passed_over(tmp_path: Path) -> None:
+    for name, options in {
+        "a": {"plan": asdict(plan_miniwob([], episodes=1))},
+        "b": {},
+        "c": {"plan": 5},
+    }.items():
+        with log.EventLog(tmp_path / name) as events:
+            events.append(
+                log.RunStarted(
+                    run=name,
+                    pilotfish="0",
+                    command="bench",
+                    model="nano",
+                    attention="sparse",
+                    options=options,
+                )
+            )
+    (tmp_path / "d" / log.EVENTS).mkdir(parents=True)
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / log.EVENTS).touch()
+    settings = Settings(record_dir=tmp_path)
+    assert find_unfinished(plan_miniwob([], episodes=1), settings) == tmp_path / "a"
 
 
 def test_miniwob_plans_use_seeds_that_training_never_used() -> None:

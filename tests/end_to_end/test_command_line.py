@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
@@ -11,9 +12,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from pilotfish.agent import cli
 from pilotfish.agent import events as log
 from pilotfish.agent.cli import main
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
@@ -247,6 +250,43 @@ def test_a_run_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, counti
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("pilotfish: Cannot write")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "bench"])
+@pytest.mark.parametrize(
+    "options", [{}, {"settings": {}}, {"settings": 5}, {"settings": {}, "target": {"x": 1}}]
+)
+def test_a_log_that_does_not_say_what_to_do_is_one_sentence(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: Literal["run", "bench"],
+    options: dict[str, Any],
+) -> None:
+    with log.EventLog(tmp_path / "r") as events:
+        events.append(log.RunStarted(run="r", pilotfish="0", command=command, model="nano", options=options))
+    monkeypatch.setattr(sys, "argv", ["pilotfish", "resume", str(tmp_path / "r")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "does not say what the run was to do" in capsys.readouterr().err
+
+
+def test_a_place_that_may_not_be_looked_at_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def look(task: str) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", task)
+
+    monkeypatch.setattr(sys, "argv", ["pilotfish", "run", "/secret/task.yaml", "--json"])
+    monkeypatch.setattr(cli, "_absolute", look)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    sentence = "Cannot use /secret/task.yaml (Permission denied); check its permissions."
+    assert json.loads(said.out) == {"error": sentence}
+    assert said.err == f"pilotfish: {sentence}\n"
 
 
 def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
