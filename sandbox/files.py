@@ -235,6 +235,11 @@ class Files:
         text = os.fspath(path)
         if not text or "\0" in text:
             raise SandboxPathError("refused", f"{text!r} is not a path, give a name without null bytes.")
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            message = f"{text!r} is not a path, give a name of whole characters."
+            raise SandboxPathError("refused", message) from None
         pure = PurePosixPath(text)
         if pure.is_absolute():
             for root in (INNER_WORKSPACE, PurePosixPath(self.root)):

@@ -98,7 +98,11 @@ class Shell:
         """
         if "\0" in command:
             raise SandboxError("the command holds a null byte, which bash cannot take: remove it.")
-        size = len(command.encode("utf-8", "surrogatepass"))
+        try:
+            size = len(command.encode("utf-8", "surrogateescape"))
+        except UnicodeEncodeError as error:
+            half = ascii(command[error.start])
+            raise SandboxError(f"the command holds {half}, half a character: write whole ones.") from None
         if size > MAX_COMMAND_BYTES:
             raise SandboxError(
                 f"the command has {size} bytes, at most {MAX_COMMAND_BYTES} fit: write a file and run that."

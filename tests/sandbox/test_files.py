@@ -142,7 +142,7 @@ def test_sizes_and_texts(files: Files) -> None:
     assert files.read_bytes("binary") == b"ab\xff"
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", ".", "..", "/workspace", "missing/"])
+@pytest.mark.parametrize("path", ["", "a\0b", "a\ud800", ".", "..", "/workspace", "missing/"])
 def test_names_that_are_no_file(files: Files, path: str) -> None:
     with pytest.raises(SandboxPathError):
         files.read_text(path)

@@ -67,6 +67,12 @@ async def test_a_null_byte_is_one_sentence(box):
     assert "null byte" in result.text
 
 
+async def test_half_a_character_is_one_sentence(box):
+    result = await run(box, command="echo \ud800")
+    assert not result.ok
+    assert "half a character" in result.text
+
+
 @pytest.mark.parametrize("limit", [0, -1, 601, "soon", float("nan"), True])
 async def test_a_wrong_time_limit_is_named(limit):
     result = validate(ShellTool(), {"command": "true", "timeout": limit})
