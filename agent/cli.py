@@ -8,6 +8,7 @@ on success only, 2 when the command itself was wrong, 130 after Ctrl-C.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -72,16 +73,30 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output has gone; nothing more can be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
+        sys.exit(FAILED)
+    except _OutputError as error:
+        print(f"pilotfish: {error}", file=sys.stderr)
+        _drop_output()
         sys.exit(FAILED)
     except Exception as error:
         sys.exit(_explain(error))
 
 
+class _OutputError(Exception):
+    """Standard output takes nothing."""
+
+
+def _drop_output() -> None:
+    """Let what standard output still holds go nowhere, so that ending the process does not fail on it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _say_as_json(sentence: str) -> None:
     """Give the reason for there being no result to whoever asked for a JSON object."""
     if "--json" in sys.argv[1:]:
-        print(json.dumps({"error": sentence}), flush=True)
+        with contextlib.suppress(OSError):
+            print(json.dumps({"error": sentence}), flush=True)
 
 
 def _explain(error: Exception) -> int:
@@ -125,11 +140,15 @@ def _settings(**flags: Any) -> Settings:
 def _print(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     from pilotfish.agent.show import say
 
-    if as_json:
-        print(json.dumps(result))
-    else:
-        for line in lines:
+    try:
+        if as_json:
+            print(json.dumps(result), flush=True)
+        for line in () if as_json else lines:
             say(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(f"Cannot write the result ({error.strerror}); send it elsewhere.") from error
 
 
 def _narrator(as_json: bool) -> Any:

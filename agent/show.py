@@ -19,6 +19,8 @@ WIDTH = 100
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print one message safely; characters the terminal cannot show are spelt out."""
     stream = sys.stdout if stream is None else stream
+    if stream is None:  # the process was started with this stream closed
+        return
     encoding = stream.encoding or "utf-8"
     line = visible(text).encode(encoding, "backslashreplace").decode(encoding)
     print(line, file=stream, flush=True)

@@ -81,6 +81,19 @@ def test_help_is_fast_and_lists_the_commands() -> None:
         assert f" {module}\n" not in imported, f"{module} makes --help slow"
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_an_output_that_takes_nothing_is_no_traceback(as_json: list[str]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*PILOTFISH, "version", *as_json], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("pilotfish: Cannot write the result (No space left on device)")
+    assert "Traceback" not in done.stderr
+    closed = ["sh", "-c", '"$@" >&-', "sh", *PILOTFISH, "version", *as_json]
+    assert subprocess.run(closed, capture_output=True, text=True).stderr == ""
+
+
 def test_version_as_json() -> None:
     done = pilotfish("version", "--json")
     assert json.loads(done.stdout)["version"]
