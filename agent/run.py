@@ -145,7 +145,8 @@ def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
         if name not in TOOLS:
             raise TaskError(f"There is no tool '{name}'; choose from {', '.join(TOOLS)}.")
     if target.task is None:
-        assert target.instruction is not None
+        if not (target.instruction or "").strip():
+            raise TaskError("The instruction is empty; say what to do, or name a task.")
         return lambda folder: _free_job(target, folder), None
     task = find_task(target.task)
     if target.seed is not None:

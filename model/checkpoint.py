@@ -53,8 +53,14 @@ class Stored:
 
 
 def find_folder(name: Path | str) -> Path:
-    """The folder that a model's name means: `nano` is the checkpoint that ships, anything else a path."""
-    return NANO if str(name) == NANO.name else Path(name)
+    """The folder that a model's name means: `nano` is the checkpoint that ships, anything else a path.
+
+    Raises ModelError for a file.
+    """
+    folder = NANO if str(name) == NANO.name else Path(name)
+    if folder.is_file():
+        raise ModelError(f"{folder} is a file; give the folder of a checkpoint, or nano.")
+    return folder
 
 
 def load(

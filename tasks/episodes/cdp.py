@@ -83,6 +83,17 @@ class View:
         return (f"--force-device-scale-factor={self.scale}", size)
 
 
+_PROFILE = "pilotfish-browser-"
+
+
+def sweep_profiles() -> None:
+    """Remove the profiles of recorders that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PROFILE}*-*"):
+        owner = folder.name.removeprefix(_PROFILE).partition("-")[0]
+        if owner.isdecimal() and not Path("/proc", owner).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class BrowserError(Exception):
     """The browser died, refused a command or did not answer in time."""
 
@@ -120,7 +131,8 @@ class Browser:
         cls, path: str, flags: Sequence[str] = FLAGS, env: dict[str, str] | None = None, timeout_s: float = 30
     ) -> Browser:
         """Start the headless shell at `path`; raises `BrowserError` when it does not answer."""
-        profile = tempfile.mkdtemp(prefix="pilotfish-browser-")
+        sweep_profiles()
+        profile = tempfile.mkdtemp(prefix=f"{_PROFILE}{os.getpid()}-")
         child_in, to_fd = os.pipe()
         from_fd, child_out = os.pipe()
         high_in = fcntl.fcntl(child_in, fcntl.F_DUPFD_CLOEXEC, 20)

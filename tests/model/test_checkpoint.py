@@ -437,3 +437,9 @@ def test_weights_are_mapped_not_copied(folder: Path) -> None:
         ]
     ranges = [tuple(int(x, 16) for x in span[0].split("-")) for span in spans]
     assert any(start <= address < end for start, end in ranges)
+
+
+def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(ModelError, match=r"notes\.txt is a file; give the folder"):
+        checkpoint.find_folder(tmp_path / "notes.txt")

@@ -342,3 +342,18 @@ def test_the_recorder_says_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "holds no MiniWoB++ pages" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_profiles_of_killed_recorders_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    process = subprocess.Popen(["true"])
+    process.wait()
+    dead, mine = (
+        tmp_path / f"pilotfish-browser-{process.pid}-x",
+        tmp_path / f"pilotfish-browser-{os.getpid()}-x",
+    )
+    dead.mkdir()
+    mine.mkdir()
+    cdp.sweep_profiles()
+    assert not dead.exists()
+    assert mine.exists()
