@@ -28,7 +28,7 @@ from pilotfish.sandbox.pieces import Chromium, find_chromium
 from pilotfish.sandbox.spec import INNER_WORKSPACE, SandboxSpec
 
 _STOP_SECONDS = 1.0
-_GO_TRIES = 3
+_GO_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 # Nothing of the browser's own may appear on the page, and nothing may want the network.
 _FLAGS = (
@@ -289,13 +289,14 @@ class Browser:
 
 async def _go(page: Page, url: str) -> None:
     """Navigate. The error page of a failed navigation may still be on its way and break the next one off."""
-    for _ in range(_GO_TRIES):
+    for pause_s in _GO_PAUSES_S:
         try:
             await page.goto(url)
             return
         except PlaywrightError as error:
             if "interrupted by another navigation" not in error.message:
                 raise
+        await asyncio.sleep(pause_s)
     await page.goto(url)
 
 

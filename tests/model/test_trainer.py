@@ -13,11 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
 from pilotfish.model.training.loader import collate
-from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.samples import SampleMaker
 from pilotfish.model.training.train import Journal, Settings, Trainer, parse_settings, schedule
 from pilotfish.model.training.trainee import NANO
@@ -37,33 +35,36 @@ def shard_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _member(rank: int, port: int, out: str) -> None:
-    os.environ |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-    group = Group.from_environment("cpu")
-    both, one = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2, 2))
-    both.grad = torch.full((3,), float(rank + 1))
-    if rank == 1:
-        one.grad = torch.ones(2, 2)
-    group.average_gradients([both, one])
-    assert both.grad is not None
-    assert one.grad is not None
-    said = [both.grad.tolist(), one.grad.tolist(), group.agree(float(rank + 5), "cpu"), group.leads]
-    Path(out, f"{rank}.json").write_text(json.dumps(said))
-    group.close()
+MEMBER = """
+import json, torch
+from pilotfish.model.training.parallel import Group
+group = Group.from_environment("cpu")
+both, one = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2, 2))
+both.grad = torch.full((3,), float(group.rank + 1))
+if group.rank == 1:
+    one.grad = torch.ones(2, 2)
+group.average_gradients([both, one])
+agreed = group.agree(float(group.rank + 5), "cpu")
+print(json.dumps([both.grad.tolist(), one.grad.tolist(), agreed, group.leads]))
+group.close()
+"""
 
 
-def test_two_processes_share_the_mean_gradient_and_the_clock(tmp_path: Path) -> None:
+def test_two_processes_share_the_mean_gradient_and_the_clock() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_member, args=(port, str(tmp_path)), nprocs=2)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    members = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEMBER],
+            env=os.environ | group | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    first, second = (json.loads(member.communicate(timeout=100)[0]) for member in members)
     assert first == [[1.5, 1.5, 1.5], [[0.5, 0.5], [0.5, 0.5]], 5.0, True]
     assert second == [*first[:3], False]
 

@@ -95,10 +95,11 @@ async def test_closing_leaves_nothing() -> None:
 
 async def test_an_error_in_the_body_closes_too() -> None:
     trees, workspaces = [], []
+    others = process_tree(os.getpid())
 
     async def fail() -> None:
         async with Sandbox.open(SandboxSpec(desktop=False)) as box:
-            trees.append(process_tree(os.getpid()))
+            trees.append(process_tree(os.getpid()) - others)
             workspaces.append(box.workspace)
             raise ZeroDivisionError
 
