@@ -205,7 +205,7 @@ def run(
 
     Examples:
 
-      pilotfish run web/sign-in
+      pilotfish run miniwob/click-tab --seed 7
 
       pilotfish run my-task.yaml --model ~/models/MiniMax-M3
 
@@ -445,7 +445,7 @@ def model_info(
 def demo(
     model: ModelName = None, attention: Attention = None, record_dir: RecordDir = None, as_json: Json = False
 ) -> None:
-    """Watch the model that ships solve a small task on a real page, then open the replay.
+    """Watch the model that ships solve a small task on a real page, and write the replay page.
 
     Runs in the sandbox and prints every step; afterwards it writes the replay page and prints its path. The
     exit status is 0 only if the task was solved.

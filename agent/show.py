@@ -59,7 +59,7 @@ def _lines(event: log.Event) -> list[str]:
         case log.EpisodeEnded():
             verdict = "passed" if event.passed else "not passed"
             return [
-                f"end   {event.end}, {verdict}, {event.steps} steps, {event.seconds:.1f} s. {event.reason}"
+                f"end   {event.end}, {verdict}, {steps(event.steps)}, {event.seconds:.1f} s. {event.reason}"
             ]
         case _:
             return []

@@ -237,6 +237,8 @@ class Sandbox:
             theirs.close()
             os.close(status_write)
             status_write = -1
+            if self._janitor is not None:
+                await self._janitor.watch(self._monitor.pid)
             self._link = Link(ours)
             await self._until_ready(self._link, self._monitor)
             self._inner_pid = _inner_pid(status_read)

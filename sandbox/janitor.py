@@ -1,8 +1,9 @@
 """Tidies up on the host when the owner of a sandbox is killed without a chance to do it itself.
 
-The kernel ends the programs inside with their owner; what would stay is the private folder and the names of
-the display. A small `sh` waits at a pipe: the word "done" sends it home, the end of file without it (the
-owner is dead) makes it remove both.
+The kernel ends the programs inside with their owner; what would stay is the private folder, the names of the
+display, and a bubblewrap that had not yet asked the kernel for that. A small `sh` waits at a pipe: a number
+is the process group of bubblewrap, the word "done" sends it home, and the end of file without that word (the
+owner is dead) makes it end the group and remove the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from pathlib import Path
 # $1 is the private folder, $2 the display number or nothing. Only a name that points into the folder is
 # removed. The folder is tried a few times, because the last programs inside may still be dying.
 _SCRIPT = """
-read -r word && exit 0
+group=
+while read -r word; do
+    [ "$word" = done ] && exit 0
+    group=$word
+done
+[ -n "$group" ] && kill -s KILL -- "-$group" 2>/dev/null
 if [ -n "$2" ]; then
     case "$(readlink "/tmp/.X11-unix/X$2")" in
         "$1"/*) rm -f "/tmp/.X11-unix/X$2" "/tmp/.X$2-lock" ;;
@@ -51,6 +57,13 @@ class Janitor:
                 start_new_session=True,  # it outlives the terminal that the owner was started from
             )
         )
+
+    async def watch(self, group: int) -> None:
+        """Name the process group that must not outlive the owner."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._process.stdin.write(f"{group}\n".encode())
+            await self._process.stdin.drain()
 
     async def dismiss(self) -> None:
         """There is nothing left to tidy."""

@@ -1,7 +1,7 @@
 """Train nano from step zero: `python -m pilotfish.model.training.train --shards DIR --out DIR --seconds S`.
 
 Text and clips share every step. The schedule follows whichever is further along, steps or seconds, so that
-a run on lent time ends with its learning rate at zero. A checkpoint holds model, optimisers and step;
+a run on limited time ends with its learning rate at zero. A checkpoint holds model, optimisers and step;
 `--resume` goes on from it.
 """
 

@@ -328,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--episodes", type=int, help="stop after about this many episodes")
     parser.add_argument("--shard-episodes", type=int, default=96, help="episodes in a shard")
-    parser.add_argument("--max-shards", type=int, default=0, help="pause while this many shards wait in DIR")
+    parser.add_argument("--max-shards", type=int, default=0, help="pause while this many shards wait in OUT")
     parser.add_argument("--validation", action="store_true", help="use the validation seeds")
     parser.add_argument(
         "--watched", type=float, default=0.0, help="share of episodes with frames of held clicks"

@@ -15,6 +15,7 @@ import pytest
 
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.sandbox.hostdir import X_SOCKETS, HostFolder, base_folder
+from pilotfish.sandbox.janitor import Janitor
 
 from .host import alive, open_fds, process_tree
 
@@ -239,3 +240,32 @@ async def test_ten_sandboxes_in_a_row_are_flat() -> None:
             assert (await box.shell.run("echo $$")).exit_code == 0
         counts.append((open_fds(), len(process_tree(os.getpid()))))
     assert len(set(counts[1:])) == 1
+
+
+def folders_of(parent: Path) -> set[Path]:
+    return set(parent.iterdir())
+
+
+async def test_a_monitor_that_outlives_its_owner_is_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir()
+    janitor = await Janitor.hire(folder, None)
+    monitor = await asyncio.create_subprocess_exec("sleep", "100", start_new_session=True)
+    await janitor.watch(monitor.pid)
+    assert monitor.returncode is None
+    assert janitor._process.stdin is not None
+    janitor._process.stdin.close()  # what the kernel does when the owner is killed
+    assert await asyncio.wait_for(monitor.wait(), 10) == -9
+    await asyncio.wait_for(janitor._process.wait(), 10)
+    assert folder not in folders_of(tmp_path)
+
+
+async def test_a_dismissed_janitor_leaves_everything(tmp_path: Path) -> None:
+    janitor = await Janitor.hire(tmp_path, None)
+    monitor = await asyncio.create_subprocess_exec("sleep", "100", start_new_session=True)
+    await janitor.watch(monitor.pid)
+    await janitor.dismiss()
+    assert monitor.returncode is None
+    assert tmp_path in folders_of(tmp_path.parent)
+    monitor.kill()
+    await monitor.wait()
