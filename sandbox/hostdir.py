@@ -1,9 +1,8 @@
 """The private folder of one sandbox on the host, its X display number, and the removal of both.
 
-    /tmp/pilotfish-<uid>/<id>/     0700; `owner` in it is locked (flock) for as long as the owning process
-    lives /tmp/.X<N>-lock                claims display number N with our process id, as X servers do among
-    themselves /tmp/.X11-unix/X<N>            symlink to the socket in the private folder, so that plain X
-    clients find it
+    /tmp/pilotfish-<uid>/<id>/    0700; `owner` in it is locked (flock) while the owning process lives
+    /tmp/.X<N>-lock               claims display number N with our process id, as X servers do
+    /tmp/.X11-unix/X<N>           symlink to the socket in the private folder, for plain X clients
 
 A folder whose lock can be taken belongs to nobody any more: the next sandbox that is opened removes it.
 """

@@ -7,8 +7,9 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,15 @@ def folders() -> set[Path]:
     return set(base_folder().iterdir())
 
 
+@pytest.fixture
+def own_base(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of sandboxes that no other process on this machine puts any into."""
+    with tempfile.TemporaryDirectory(prefix="pf-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
+@pytest.mark.usefixtures("own_base")
 @pytest.mark.parametrize("after_s", [0, 0.005, 0.02, 0.05, 0.1])
 async def test_cancelling_the_opening_leaves_nothing(after_s: float) -> None:
     before, known = process_tree(os.getpid()), folders()
