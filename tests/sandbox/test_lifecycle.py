@@ -113,7 +113,7 @@ async def test_an_error_in_the_body_closes_too() -> None:
 
 
 def folders() -> set[Path]:
-    return set(base_folder().iterdir())
+    return {path for path in base_folder().iterdir() if path.is_dir()}
 
 
 @pytest.fixture
