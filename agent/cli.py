@@ -37,6 +37,24 @@ model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_
 app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
 
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from pilotfish import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A computer-use and coding agent that runs MiniMax-M3 inside its own process."""
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 ModelName = Annotated[
     str | None,

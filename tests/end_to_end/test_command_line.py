@@ -94,6 +94,11 @@ def test_an_output_that_takes_nothing_is_no_traceback(as_json: list[str]) -> Non
     assert subprocess.run(closed, capture_output=True, text=True).stderr == ""
 
 
+def test_version_as_an_option() -> None:
+    done = pilotfish("--version")
+    assert (done.returncode, done.stdout) == (0, pilotfish("version").stdout)
+
+
 def test_version_as_json() -> None:
     done = pilotfish("version", "--json")
     assert json.loads(done.stdout)["version"]
