@@ -97,6 +97,8 @@ async def soak(episodes: int, folder: Path, warm_up: int = WARM_UP) -> tuple[Cou
                     )
                     await player.play(job, random_clicks(number))
                     number += 1
+                    if number % 50 == 0:
+                        print(f"{number} of {warm_up + episodes}", file=sys.stderr, flush=True)
         await asyncio.sleep(0.5)
         counts.append(count())
     return counts[0], counts[1]
