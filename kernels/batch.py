@@ -1,0 +1,157 @@
+"""Which new tokens belong to which sequence, and where each sequence's keys lie.
+
+One `Batch` describes a call of every kernel: a chunk of a prefill, a step over a long prefix, one decoded token
+of many sequences, or a mixture. It is made once per forward pass and shared by all layers.
+
+The tensors live on the device and are never read back, so nothing here waits for the GPU; the integers are
+upper bounds known on the host. Whatever the tensors say, kernels stay inside the buffers they were given: rows
+beyond the last sequence and sequences without keys give zeros, ids of -1 and a log-sum-exp of -inf.
+
+Shape legend: T new tokens (all sequences packed), S sequences, N keys, P pages, G KV groups, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sequences of one call. Every tensor is int32 and contiguous, on the device of the keys."""
+
+    query_starts: Tensor
+    """[S + 1]; rows query_starts[s]:query_starts[s + 1] are the newest tokens of sequence s."""
+    key_lengths: Tensor
+    """[S]; keys of each sequence, those of its new tokens included. 0 is a padded sequence."""
+    max_queries: int
+    """No sequence has more new tokens."""
+    max_keys: int
+    """No sequence has more keys."""
+    pages: Tensor | None = None
+    """[S, pages of the longest]; page numbers. Keys then are [P, block, ...]; None: keys are [N, ...]."""
+    key_starts: Tensor | None = None
+    """[S + 1]; the first key of each sequence among packed keys [N, ...]. None: one sequence, from 0."""
+    visible: Tensor | None = None
+    """[T]; how many keys each token sees. None: all up to its own, the last row of a sequence all of them."""
+
+    @staticmethod
+    def single(queries: int, keys: int, device: torch.device | str) -> Batch:
+        """One sequence: the `queries` newest of its `keys` tokens.
+
+        Copies nothing to the device, so a CUDA graph may capture it.
+        """
+        if not 0 <= queries <= keys:
+            raise ValueError(f"queries is {queries}: a sequence of {keys} keys has 0 to {keys} newest tokens")
+        return Batch(
+            query_starts=torch.arange(2, dtype=torch.int32, device=device) * queries,
+            key_lengths=torch.full((1,), keys, dtype=torch.int32, device=device),
+            max_queries=queries,
+            max_keys=keys,
+        )
+
+    @staticmethod
+    def packed(
+        queries: Sequence[int], keys: Sequence[int], device: torch.device | str, pages: Tensor | None = None
+    ) -> Batch:
+        """Sequences back to back: `queries[s]` newest tokens of the `keys[s]` tokens of sequence s.
+
+        Their keys are packed in the same order, or lie in `pages` [S, pages of the longest].
+        """
+        if len(queries) != len(keys) or not keys:
+            raise ValueError(
+                f"queries has {len(queries)} entries and keys {len(keys)}: give one per sequence"
+            )
+
+        def starts(lengths: Sequence[int]) -> Tensor:
+            return torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+
+        return Batch(
+            query_starts=starts(queries),
+            key_lengths=torch.tensor(keys, dtype=torch.int32).to(device),
+            max_queries=max(queries),
+            max_keys=max(keys),
+            pages=pages,
+            key_starts=None if pages is not None else starts(keys),
+        )
+
+    @property
+    def sequences(self) -> int:
+        """S."""
+        return self.key_lengths.shape[0]
+
+    def row_sequences(self, tokens: int) -> Tensor:
+        """The sequence of each of T rows, int64 [T]; S for rows that belong to none."""
+        rows_T = torch.arange(tokens, dtype=torch.int32, device=self.query_starts.device)
+        return torch.bucketize(rows_T, self.query_starts[1:], right=True)
+
+    def row_visible(self, tokens: int) -> Tensor:
+        """How many keys each of T rows sees, int64 [T]; 0 for rows that belong to no sequence."""
+        sequence_T = self.row_sequences(tokens)
+        known_T = sequence_T < self.sequences
+        sequence_T = sequence_T.clamp(max=self.sequences - 1)
+        keys_T = self.key_lengths[sequence_T].long()
+        if self.visible is None:
+            rows_T = torch.arange(tokens, device=self.query_starts.device)
+            seen_T = keys_T - (self.query_starts[1:].long()[sequence_T] - 1 - rows_T)
+        else:
+            seen_T = self.visible[:tokens].long()
+        return torch.where(known_T, torch.minimum(seen_T.clamp(min=0), keys_T), 0)
+
+    def check(self, tokens: int, keys: Tensor, block: int, name: str = "keys") -> None:
+        """Raise a ValueError unless this batch can describe `tokens` rows over these keys, called `name`.
+
+        Shapes, types and devices only: what the tensors hold is not read.
+        """
+        S, device = self.sequences, keys.device
+        shapes: dict[str, tuple[Tensor | None, tuple[int | None, ...]]] = {
+            "query_starts": (self.query_starts, (S + 1,)),
+            "key_lengths": (self.key_lengths, (S,)),
+            "pages": (self.pages, (S, None)),
+            "key_starts": (self.key_starts, (S + 1,)),
+            "visible": (self.visible, (tokens,)),
+        }
+        for field, (tensor, shape) in shapes.items():
+            if tensor is None:
+                continue
+            wanted = "[" + ", ".join("*" if n is None else str(n) for n in shape) + "]"
+            fits = len(shape) == tensor.ndim and all(
+                n in (None, m) for n, m in zip(shape, tensor.shape, strict=True)
+            )
+            if (
+                tensor.dtype != torch.int32
+                or not fits
+                or tensor.device != device
+                or not tensor.is_contiguous()
+            ):
+                raise ValueError(
+                    f"batch.{field} is {tensor.dtype} {list(tensor.shape)} on {tensor.device} with strides"
+                    f" {tensor.stride()}: contiguous torch.int32 {wanted} on {device}, as {name}, is accepted"
+                )
+        if S == 0:
+            raise ValueError("batch.key_lengths is empty: a batch has at least one sequence")
+        if self.max_queries < 0 or self.max_keys < 0:
+            raise ValueError(
+                f"batch.max_queries is {self.max_queries} and batch.max_keys {self.max_keys}:"
+                " neither may be negative"
+            )
+        if self.pages is not None:
+            if keys.shape[1] != block:
+                raise ValueError(
+                    f"{name} has pages of {keys.shape[1]} keys: the page size must be the block, {block}"
+                )
+            if self.pages.shape[1] * block < self.max_keys:
+                raise ValueError(
+                    f"batch.pages has {self.pages.shape[1]} pages of {block} per sequence: too few for"
+                    f" batch.max_keys = {self.max_keys}"
+                )
+        elif self.key_starts is None:
+            if S > 1:
+                raise ValueError(f"batch.key_starts is None with {S} sequences: give it, or pages")
+            if keys.shape[0] < self.max_keys:
+                raise ValueError(
+                    f"{name} has {keys.shape[0]} keys: fewer than batch.max_keys = {self.max_keys}"
+                )
