@@ -1,11 +1,11 @@
 """Which new tokens belong to which sequence, and where each sequence's keys lie.
 
-One `Batch` describes a call of every kernel: a chunk of a prefill, a step over a long prefix, one decoded token
-of many sequences, or a mixture. It is made once per forward pass and shared by all layers.
+One `Batch` describes a call of every kernel: a chunk of a prefill, a step over a long prefix, one decoded
+token of many sequences, or a mixture. It is made once per forward pass and shared by all layers.
 
 The tensors live on the device and are never read back, so nothing here waits for the GPU; the integers are
-upper bounds known on the host. Whatever the tensors say, kernels stay inside the buffers they were given: rows
-beyond the last sequence and sequences without keys give zeros, ids of -1 and a log-sum-exp of -inf.
+upper bounds known on the host. Whatever the tensors say, kernels stay inside the buffers they were given:
+rows beyond the last sequence and sequences without keys give zeros, ids of -1 and a log-sum-exp of -inf.
 
 Shape legend: T new tokens (all sequences packed), S sequences, N keys, P pages, G KV groups, D head width.
 """
