@@ -1,0 +1,150 @@
+"""Sparse attention that walks the key blocks: for many queries at once.
+
+A program holds one block of keys and values, and a piece of the list of queries that chose it passes by: a
+few queries with all heads of their group fill one tile of the matrix units, however the selection falls. A
+key block is read once per piece instead of once per query. What is paid for that: every (query, block) pair
+writes its partial result, normalised, to a slot of its own [T, G, K], and a second kernel merges a query's
+slots. No slot is written twice and nothing is added in memory, so two runs agree bit for bit.
+
+Per pair of 128 keys x 16 heads x 128 wide in bf16, 1.05 MFLOP stand against 4 KB of queries read, 4 KB of
+partial results written and read again, and 64 KB of keys and values divided by the queries of the block.
+
+Shape legend: T new tokens, N keys, P pages, H query heads, G KV groups, D head width, K kept blocks, B keys
+of a block, R heads of a group (rounded up to a power of two in tiles), M rows of a tile (queries x R).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.merge import merge
+from pilotfish.kernels.reverse_index import FIELDS, reverse_index
+
+INTERPRET = triton.knobs.runtime.interpret
+LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class KVOuterTiles:
+    """How the pass is cut up.
+
+    rows: (query, head) pairs in a tile. piece: queries of one program at most. tokens: queries whose slots
+    are held at a time. merge_width: columns of a head that one program of the merge takes.
+    """
+
+    rows: int = 64
+    piece: int = 128
+    warps: int = 4
+    stages: int = 2
+    tokens: int = 8192
+    merge_width: int = 64
+    merge_warps: int = 4
+
+
+def kv_outer(
+    q_THD: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ids_TGK: Tensor,
+    batch: Batch,
+    out_THD: Tensor,
+    lse_TH: Tensor,
+    *,
+    block: int,
+    scale: float,
+    tiles: KVOuterTiles,
+) -> None:
+    """Fill `out_THD` and `lse_TH`; arguments as in `attention.sparse_attention`, checked there."""
+    T, H, D = q_THD.shape
+    G, K = ids_TGK.shape[1:]
+    heads = H // G
+    padded = triton.next_power_of_2(heads)
+    rows = max(tiles.rows, padded)
+    page_k, page_v = (x.stride(0) if batch.pages is not None else 0 for x in (k, v))
+    slots = (min(T, tiles.tokens), G, K, heads)
+    partial_TGKRD = torch.empty(*slots, D, dtype=q_THD.dtype, device=q_THD.device)
+    partial_lse_TGKR = torch.empty(slots, dtype=torch.float32, device=q_THD.device)
+    for first in range(0, T, tiles.tokens):
+        part = slice(first, min(first + tiles.tokens, T))
+        index = reverse_index(ids_TGK[part], k, batch, block, tiles.piece, first)
+        _attend[(len(index.pieces_PF),)](
+            q_THD[part], k, v, index.entries_E, index.limits_E, index.pieces_PF,
+            partial_TGKRD, partial_lse_TGKR,
+            *q_THD.stride()[:2], page_k, *k.stride()[-3:-1], page_v, *v.stride()[-3:-1],
+            scale * LOG2E, 0 if batch.pages is not None else k.shape[0],
+            CHOICES=G * K, HEADS=heads, PADDED=padded, D=D, BLOCK=block, ROWS=rows,
+            PIECE=triton.next_power_of_2(tiles.piece), FIELDS=FIELDS,
+            PAGED=batch.pages is not None, INTERPRET=INTERPRET,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+        done = part.stop - first
+        merge(
+            partial_TGKRD[:done], partial_lse_TGKR[:done], index.lists_TGK, out_THD[part], lse_TH[part],
+            width=tiles.merge_width, warps=tiles.merge_warps,
+        )  # fmt: skip
+
+
+@triton.jit
+def _attend(
+    q, k, v, entries, limits, pieces, partial, partial_lse,
+    q_t, q_h, k_p, k_n, k_g, v_p, v_n, v_g, scale, available,
+    CHOICES: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PIECE: tl.constexpr, FIELDS: tl.constexpr, PAGED: tl.constexpr,
+    INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """One piece: every query of it against one block of keys. scale is that of base-2 exponentials."""
+    fields = pieces + tl.program_id(0) * FIELDS
+    count = tl.load(fields + 1)
+    if count == 0:
+        return
+    first, g, place = tl.load(fields), tl.load(fields + 2), tl.load(fields + 3).to(tl.int64)
+    key, column = tl.arange(0, BLOCK), tl.arange(0, D)
+    if PAGED:
+        k += place * k_p
+        v += place * v_p
+        k_BD = tl.load(k + g * k_g + key[:, None] * k_n + column[None, :], eviction_policy="evict_first")
+        v_BD = tl.load(v + g * v_g + key[:, None] * v_n + column[None, :], eviction_policy="evict_first")
+    else:
+        k += place * k_n
+        v += place * v_n
+        there = (place + key < available)[:, None]
+        k_BD = tl.load(k + g * k_g + key[:, None] * k_n + column[None, :], mask=there, other=0.0)
+        v_BD = tl.load(v + g * v_g + key[:, None] * v_n + column[None, :], mask=there, other=0.0)
+    # Values that no query sees may hold anything, NaN too, and weigh 0: 0 * NaN must not arise.
+    member = tl.arange(0, PIECE)
+    most = tl.max(tl.load(limits + first + member, mask=member < count, other=0), 0)
+    v_BD = tl.where((key < most)[:, None], v_BD, tl.zeros_like(v_BD))
+    if INTERPRET:
+        k_BD, v_BD = k_BD.to(tl.float32), v_BD.to(tl.float32)
+    else:
+        k_BD, v_BD = k_BD.to(q.dtype.element_ty), v_BD.to(q.dtype.element_ty)
+
+    row = tl.arange(0, ROWS)
+    lane = row % PADDED
+    q += (g * HEADS + lane)[:, None] * q_h + column[None, :]
+    for start in range(0, count, ROWS // PADDED):
+        member = start + row // PADDED
+        live = (member < count) & (lane < HEADS)
+        entry = tl.load(entries + first + member, mask=member < count, other=0)
+        limit = tl.load(limits + first + member, mask=member < count, other=1)
+        token = (entry // CHOICES).to(tl.int64)
+        q_MD = tl.load(q + token[:, None] * q_t, mask=live[:, None], other=0.0)
+        if INTERPRET:
+            q_MD = q_MD.to(tl.float32)
+        s_MB = tl.dot(q_MD, tl.trans(k_BD), input_precision="ieee")
+        s_MB = tl.where(key[None, :] < limit[:, None], s_MB, float("-inf"))
+        top = tl.max(s_MB, 1) * scale
+        p_MB = tl.exp2(s_MB * scale - top[:, None])
+        total = tl.sum(p_MB, 1)
+        o_MD = tl.dot(p_MB.to(v_BD.dtype), v_BD, input_precision="ieee") / total[:, None]
+        slot = entry.to(tl.int64) * HEADS + lane
+        at = slot[:, None] * D + column[None, :]
+        tl.store(partial + at, o_MD.to(partial.dtype.element_ty), mask=live[:, None])
+        tl.store(partial_lse + slot, top + tl.log2(total), mask=live)
