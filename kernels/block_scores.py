@@ -22,7 +22,8 @@ from pilotfish.kernels.batch import Batch
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
-MAX_SCORE = tl.constexpr(3.3e38)
+MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
+NARROW = tl.constexpr(16)  # float32 has no matrix instruction of full precision: its products take narrow steps
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def score_tiles(
 ) -> ScoreTiles:
     """The cut for sequences of at most `rows` rows and `blocks` blocks on `cores` multiprocessors."""
     if dtype == torch.float32:
-        tile, keys, warps, stages, keys_first = 32, max(block, 64), 4, 2, False
+        tile, keys, warps, stages, keys_first = 32, 128, 4, 1, False
     elif rows > 64:
         tile, keys, warps, stages, keys_first = 128, 128, 4, 3, False
     else:
@@ -67,8 +68,15 @@ def sequence_keys(key_lengths, key_starts, s, max_keys, keys):
 
 
 @triton.jit
+def _rows(pointers_R, mask_R1, D: tl.constexpr):
+    """The first D numbers of each row."""
+    x_RD = tl.load(pointers_R[:, None] + tl.arange(0, D)[None, :], mask=mask_R1)
+    return x_RD.to(tl.float32) if INTERPRET else x_RD
+
+
+@triton.jit
 def _score_step(
-    q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
+    q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
     k_stride_p, k_stride_n, scores_stride_c,
     D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -82,24 +90,27 @@ def _score_step(
         k_N = k + page_N * k_stride_p + (n_N % BLOCK) * k_stride_n
     else:
         k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
-    pointers_ND = k_N[:, None] + tl.arange(0, D)[None, :]
-    keys_ND = tl.load(pointers_ND, mask=None if WHOLE else (n_N < length)[:, None])
-    if INTERPRET:
-        keys_ND = keys_ND.to(tl.float32)
+    there_N1 = None if WHOLE else (n_N < length)[:, None]
 
     block_C = c + tl.arange(0, STEP)
     if KEYS_FIRST:
-        x_NR = tl.dot(keys_ND, tl.trans(q_RD), input_precision="ieee")
+        x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
         if not WHOLE:
             x_NR = tl.where(n_N[:, None] < seen_R[None, :], tl.maximum(x_NR, NAN_SCORE), float("-inf"))
-        best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, q_RD.shape[0])), 1)
+        best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, scores_R.shape[0])), 1)
         pointers = scores_R[None, :] + (block_C * scores_stride_c)[:, None]
         wanted = known_R[None, :] & (block_C * BLOCK < length)[:, None]
     else:
-        x_RN = tl.dot(q_RD, tl.trans(keys_ND), input_precision="ieee")
+        if q_RD is not None:
+            x_RN = tl.dot(q_RD, tl.trans(_rows(k_N, there_N1, D)), input_precision="ieee")
+        else:
+            x_RN = tl.zeros((scores_R.shape[0], KEYS), tl.float32)
+            for d in tl.range(0, D, NARROW, num_stages=1):
+                qd, kd = _rows(q_R + d, known_R[:, None], NARROW), _rows(k_N + d, there_N1, NARROW)
+                x_RN = tl.dot(qd, tl.trans(kd), x_RN, input_precision="ieee")
         if not WHOLE:
             x_RN = tl.where(n_N[None, :] < seen_R[:, None], tl.maximum(x_RN, NAN_SCORE), float("-inf"))
-        best = tl.max(tl.reshape(x_RN, (q_RD.shape[0], STEP, BLOCK)), 2)
+        best = tl.max(tl.reshape(x_RN, (scores_R.shape[0], STEP, BLOCK)), 2)
         pointers = scores_R[:, None] + (block_C * scores_stride_c)[None, :]
         wanted = known_R[:, None] & (block_C * BLOCK < length)[None, :]
     if WHOLE:
@@ -144,19 +155,17 @@ def _block_scores(
     whole_end = block + tl.maximum(tl.minimum(least // BLOCK, block_end) - block, 0) // STEP * STEP
 
     q_R = q + token_R.to(tl.int64) * q_stride_t + head_R * q_stride_g
-    q_RD = tl.load(q_R[:, None] + tl.arange(0, D)[None, :], mask=known_R[:, None], other=0.0)
-    if INTERPRET:
-        q_RD = q_RD.to(tl.float32)
+    q_RD = None if q.dtype.element_ty == tl.float32 else _rows(q_R, known_R[:, None], D)
     scores_R = scores + (r_R - first * G) * scores_stride_r
     pages_s = None if pages is None else pages + s * pages_stride
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
         _score_step(
-            q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
+            q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
             k_stride_p, k_stride_n, scores_stride_c, D, BLOCK, KEYS, KEYS_FIRST, True,
         )  # fmt: skip
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
         _score_step(
-            q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
+            q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
             k_stride_p, k_stride_n, scores_stride_c, D, BLOCK, KEYS, KEYS_FIRST, False,
         )  # fmt: skip
 

@@ -1,0 +1,169 @@
+"""Every kernel compiles ahead of time for Hopper, just as its host function launches it.
+
+Run as a program, this file calls host functions with a driver that only compiles, and prints for each case
+the kernels it would have launched. Tensors hold no data, however large they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SHARED_BYTES = 227 * 1024  # what a program may have on Hopper
+BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
+
+
+def _select(
+    queries: int, keys: int, dtype: torch.dtype, *, groups: int = 4, width: int = 128, block: int = 128
+) -> None:
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.selection import select_blocks
+
+    qi = torch.empty(queries, groups, width, dtype=dtype)
+    batch = Batch.single(queries, keys, "cpu")
+    select_blocks(qi, torch.empty(keys, width, dtype=dtype), batch, block=block, topk=16)
+
+
+def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.selection import select_blocks
+
+    qi = torch.empty(queries, 4, 128, dtype=dtype)
+    pages = torch.zeros(queries, keys // 128, dtype=torch.int32)
+    batch = Batch.packed([1] * queries, [keys] * queries, "cpu", pages)
+    select_blocks(qi, torch.empty(keys // 128, 128, 128, dtype=dtype), batch, block=128, topk=16)
+
+
+# What to compile. Kernels: names as in the source, with whether the tensor cores' own instruction must show.
+CASES: dict[str, tuple[Callable[[], None], dict[str, bool]]] = {
+    "select a chunk at 1M": (
+        lambda: _select(8192, 1 << 20, BF16),
+        {"_block_scores": True, "_top_blocks": False},
+    ),
+    "select a chunk at 1M, fp8": (lambda: _select(8192, 1 << 20, FP8), {"_block_scores": True}),
+    "select for a clip": (lambda: _select(256, 65536, FP16), {"_block_scores": True}),
+    "select for one token": (
+        lambda: _select(1, 1 << 20, BF16),
+        {"_block_scores": True, "_top_blocks": False},
+    ),
+    "select for one token, fp8": (lambda: _select(1, 1 << 20, FP8), {"_block_scores": True}),
+    "select in pages": (lambda: _select_paged(4, 65536, BF16), {"_block_scores": True}),
+    "select for nano": (
+        lambda: _select(4096, 4096, BF16, groups=2, width=64, block=32),
+        {"_block_scores": True, "_top_blocks": False},
+    ),
+    "select for nano, fp32": (
+        lambda: _select(4096, 4096, FP32, groups=2, width=64, block=32),
+        {"_block_scores": False},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """Of each case every kernel: its name, whether it uses the tensor cores, its shared and spilled bytes."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    command = [sys.executable, __file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compile_for_hopper(compiled: dict[str, Any], case: str) -> None:
+    names = {kernel["name"] for kernel in compiled[case]}
+    assert names >= set(CASES[case][1])
+    for kernel in compiled[case]:
+        assert kernel["wgmma"] == CASES[case][1].get(kernel["name"], kernel["wgmma"])
+        assert kernel["shared"] <= SHARED_BYTES
+        assert kernel["spilled"] == 0
+
+
+class _CompileOnly:
+    """As much of a driver as compiling takes."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def main() -> None:
+    """Print what every case compiles, as JSON."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    triton.runtime.driver.set_active(_CompileOnly())
+    found: dict[str, dict[str, Any]] = {}
+    launch = JITFunction.run
+
+    def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        if kernel.hash not in found:
+            ptx = kernel.asm["ptx"]
+            found[kernel.hash] = {
+                "name": self.__name__,
+                "wgmma": "wgmma.mma_async" in ptx,
+                "shared": kernel.metadata.shared,
+                "spilled": _spilled(ptx),
+            }
+        return kernel
+
+    JITFunction.run = only_compile
+    _import_kernels()
+    # Host functions take tensors of the CPU where the interpreter runs; the kernels are imported without it.
+    triton.knobs.runtime.interpret = True
+    report = {}
+    for case, (call, _) in CASES.items():
+        found = {}
+        call()
+        report[case] = list(found.values())
+    json.dump(report, sys.stdout)
+
+
+def _import_kernels() -> None:
+    import pilotfish.kernels
+
+    for module in pkgutil.iter_modules(pilotfish.kernels.__path__, "pilotfish.kernels."):
+        importlib.import_module(module.name)
+
+
+def _spilled(ptx: str) -> int:
+    """Bytes of registers that the assembler moves to memory."""
+    import triton
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        command = [
+            triton.knobs.nvidia.ptxas.path,
+            "-v",
+            "-arch=sm_90a",
+            source,
+            "-o",
+            f"{folder}/kernel.cubin",
+        ]
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", log))
+
+
+if __name__ == "__main__":
+    main()
