@@ -1,0 +1,386 @@
+"""The kernels as torch operators: one function per job.
+
+Each picks the kernel by shape and device, or its plain twin where no GPU is; each is a `torch.library`
+operator with a fake kernel, so `torch.compile` sees through it, and with a gradient where there is one.
+None waits for the GPU: a CUDA graph may capture them.
+
+| job | function | gradient |
+|---|---|---|
+| choose blocks of keys | `select_blocks` | none: the choice is discrete |
+| attend to the chosen blocks | `sparse_attention` | to q, k and v |
+| train the index branch | `index_kl` | to index queries and keys alone |
+| train it while attention is dense | `index_kl_dense` | the same |
+
+Shape legend: T new tokens (all sequences packed), N keys, P pages, H query heads, G KV groups (= index
+heads), D head width, I index width, K kept blocks.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pilotfish.kernels import plain_attention, plain_selection, plain_training
+from pilotfish.kernels.batch import Batch
+
+if importlib.util.find_spec("triton") is not None:
+    from pilotfish.kernels import attention, backward, selection, training, warmup
+
+    INTERPRET = backward.INTERPRET
+else:
+    INTERPRET = False
+"""Whether the kernels run in Triton's interpreter, on CPU tensors too."""
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Whether kernels run where this tensor is; if not, the twins do."""
+    return x.is_cuda or INTERPRET
+
+
+def select_blocks(
+    qi_TGI: Tensor,
+    ki: Tensor,
+    batch: Batch,
+    *,
+    block: int,
+    topk: int,
+    local: int = 1,
+    init: int = 0,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The blocks of keys each token and group keeps: int32 [T, G, K], ascending, padded with -1; K = topk.
+
+    Index queries [T, G, I] and keys [N, I], or pages of them [P, block, I]; see `selection.select_blocks`.
+    out: where the ids go. Raises ValueError, naming the argument, for what is not accepted.
+    """
+    options = (*_fields(batch), block, topk, local, init)
+    if out is None:
+        ids_TGK: Tensor = torch.ops.pilotfish.select_blocks(qi_TGI, ki, *options)
+        return ids_TGK
+    torch.ops.pilotfish.select_blocks_out(out, qi_TGI, ki, *options)
+    return out
+
+
+def sparse_attention(
+    q_THD: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ids_TGK: Tensor,
+    batch: Batch,
+    *,
+    block: int,
+    scale: float,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention [T, H, D] of each token to the chosen blocks, and its log-sum-exp [T, H], fp32, natural.
+
+    Keys and values [N, G, D], or pages of them [P, block, G, D]; see `attention.sparse_attention`.
+    Differentiable by q, k and v if keys are not paged. out: where the two results go; then nothing is
+    differentiable. Raises ValueError, naming the argument, for what is not accepted.
+    """
+    options = (*_fields(batch), block, scale)
+    if out is None:
+        if (
+            batch.pages is not None
+            and torch.is_grad_enabled()
+            and any(x.requires_grad for x in (q_THD, k, v))
+        ):
+            raise ValueError(
+                "batch.pages is given and a gradient wanted: keys packed as [N, G, D] are accepted"
+            )
+        attended: tuple[Tensor, Tensor] = torch.ops.pilotfish.sparse_attention(q_THD, k, v, ids_TGK, *options)
+        return attended
+    torch.ops.pilotfish.sparse_attention_out(*out, q_THD, k, v, ids_TGK, *options)
+    return out
+
+
+def index_kl(
+    q_THD: Tensor,
+    k_NGD: Tensor,
+    lse_TH: Tensor,
+    qi_TGI: Tensor,
+    ki_NI: Tensor,
+    ids_TGK: Tensor,
+    batch: Batch,
+    *,
+    block: int,
+    scale: float,
+    index_scale: float,
+) -> Tensor:
+    """Mean over tokens and groups of KL(teacher || student) over the chosen keys, in nat: a scalar.
+
+    Teacher: the mean over the group's heads of the main branch's attention, from q, k and the lse that
+    `sparse_attention` returned; student: the softmax of the index products times `index_scale`. Gradients
+    reach qi and ki alone; the teacher is a constant. Tokens that see nothing count as 0. Raises ValueError,
+    naming the argument, for what is not accepted.
+    """
+    _check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale)
+    _check_ids(ids_TGK, qi_TGI, block)
+    loss, _, _ = torch.ops.pilotfish.index_kl(
+        q_THD.detach(), k_NGD.detach(), lse_TH.detach(), qi_TGI, ki_NI, ids_TGK, *_fields(batch),
+        block, scale, index_scale, _wants_gradient(qi_TGI, ki_NI),
+    )  # fmt: skip
+    return loss / max(qi_TGI.shape[0] * qi_TGI.shape[1], 1)
+
+
+def index_kl_dense(
+    q_THD: Tensor,
+    k_NGD: Tensor,
+    lse_TH: Tensor | None,
+    qi_TGI: Tensor,
+    ki_NI: Tensor,
+    batch: Batch,
+    *,
+    scale: float,
+    index_scale: float,
+) -> Tensor:
+    """`index_kl` over every visible key: the loss of the warm-up, when the main branch attends to all of
+    them.
+
+    lse: of full attention; None: computed here. On a GPU the gradient of ki is summed by atomics, so its
+    last bits may differ between runs.
+    """
+    _check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale)
+    loss, _, _ = torch.ops.pilotfish.index_kl_dense(
+        q_THD.detach(), k_NGD.detach(), None if lse_TH is None else lse_TH.detach(), qi_TGI, ki_NI,
+        *_fields(batch), scale, index_scale, _wants_gradient(qi_TGI, ki_NI),
+    )  # fmt: skip
+    return loss / max(qi_TGI.shape[0] * qi_TGI.shape[1], 1)
+
+
+class _Fields(NamedTuple):
+    """A `Batch` as an operator's schema can say it."""
+
+    query_starts: Tensor
+    key_lengths: Tensor
+    max_queries: int
+    max_keys: int
+    pages: Tensor | None
+    key_starts: Tensor | None
+    visible: Tensor | None
+
+
+def _fields(b: Batch) -> _Fields:
+    return _Fields(b.query_starts, b.key_lengths, b.max_queries, b.max_keys, b.pages, b.key_starts, b.visible)
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+@torch.library.custom_op("pilotfish::select_blocks", mutates_args=())
+def _select_blocks(
+    qi: Tensor, ki: Tensor, query_starts: Tensor, key_lengths: Tensor, max_queries: int, max_keys: int,
+    pages: Tensor | None, key_starts: Tensor | None, visible: Tensor | None,
+    block: int, topk: int, local: int, init: int,
+) -> Tensor:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    choose = selection.select_blocks if has_kernels(qi) else plain_selection.select_blocks
+    return choose(qi, ki, batch, block=block, topk=topk, local=local, init=init)
+
+
+@_select_blocks.register_fake
+def _(qi: Tensor, ki: Tensor, *options: Any) -> Tensor:
+    topk = options[len(_Fields._fields) + 1]
+    return torch.empty(*qi.shape[:2], topk, dtype=torch.int32, device=qi.device)
+
+
+@torch.library.custom_op("pilotfish::select_blocks_out", mutates_args=("out",))
+def _select_blocks_out(
+    out: Tensor, qi: Tensor, ki: Tensor, query_starts: Tensor, key_lengths: Tensor, max_queries: int,
+    max_keys: int, pages: Tensor | None, key_starts: Tensor | None, visible: Tensor | None,
+    block: int, topk: int, local: int, init: int,
+) -> None:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    if has_kernels(qi):
+        selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init, out=out)
+    else:
+        out.copy_(
+            plain_selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init)
+        )
+
+
+@torch.library.custom_op("pilotfish::sparse_attention", mutates_args=())
+def _sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, ids: Tensor, query_starts: Tensor, key_lengths: Tensor, max_queries: int,
+    max_keys: int, pages: Tensor | None, key_starts: Tensor | None, visible: Tensor | None,
+    block: int, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    attend = attention.sparse_attention if has_kernels(q) else plain_attention.plain_sparse_attention
+    return attend(q, k, v, ids, batch, block=block, scale=scale)
+
+
+@_sparse_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op("pilotfish::sparse_attention_out", mutates_args=("out", "lse"))
+def _sparse_attention_out(
+    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, query_starts: Tensor,
+    key_lengths: Tensor, max_queries: int, max_keys: int, pages: Tensor | None, key_starts: Tensor | None,
+    visible: Tensor | None, block: int, scale: float,
+) -> None:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    if has_kernels(q):
+        attention.sparse_attention(q, k, v, ids, batch, block=block, scale=scale, out=out, lse=lse)
+        return
+    results = plain_attention.plain_sparse_attention(q, k, v, ids, batch, block=block, scale=scale)
+    out.copy_(results[0])
+    lse.copy_(results[1])
+
+
+@torch.library.custom_op("pilotfish::sparse_attention_backward", mutates_args=())
+def _sparse_attention_backward(
+    dout: Tensor, dlse: Tensor, q: Tensor, k: Tensor, v: Tensor, ids: Tensor, out: Tensor, lse: Tensor,
+    query_starts: Tensor, key_lengths: Tensor, max_queries: int, max_keys: int, pages: Tensor | None,
+    key_starts: Tensor | None, visible: Tensor | None, block: int, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    differentiate = (
+        backward.sparse_attention_backward
+        if has_kernels(q)
+        else plain_training.plain_sparse_attention_backward
+    )
+    return differentiate(dout, dlse, q, k, v, ids, out, lse, batch, block=block, scale=scale)
+
+
+@_sparse_attention_backward.register_fake
+def _(dout: Tensor, dlse: Tensor, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, ...]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ids, *options = inputs
+    fields = _Fields(*options[: len(_Fields._fields)])
+    ctx.save_for_backward(
+        q, k, v, ids, *output, fields.query_starts, fields.key_lengths, fields.key_starts, fields.visible
+    )
+    ctx.bounds, ctx.block_scale = (fields.max_queries, fields.max_keys), options[len(fields) :]
+
+
+def _attention_gradients(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+    *saved, query_starts, key_lengths, key_starts, visible = ctx.saved_tensors
+    fields = (query_starts, key_lengths, *ctx.bounds, None, key_starts, visible)
+    gradients = torch.ops.pilotfish.sparse_attention_backward(dout, dlse, *saved, *fields, *ctx.block_scale)
+    return (*gradients, None, *(None for _ in (*fields, *ctx.block_scale)))
+
+
+_sparse_attention.register_autograd(_attention_gradients, setup_context=_keep_for_backward)
+
+
+@torch.library.custom_op("pilotfish::index_kl", mutates_args=())
+def _index_kl(
+    q: Tensor, k: Tensor, lse: Tensor, qi: Tensor, ki: Tensor, ids: Tensor, query_starts: Tensor,
+    key_lengths: Tensor, max_queries: int, max_keys: int, pages: Tensor | None, key_starts: Tensor | None,
+    visible: Tensor | None, block: int, scale: float, index_scale: float, with_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    lose = training.index_kl if has_kernels(q) else plain_training.plain_index_kl
+    return lose(
+        q, k, lse, qi, ki, ids, batch,
+        block=block, scale=scale, index_scale=index_scale, with_gradient=with_gradient,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("pilotfish::index_kl_dense", mutates_args=())
+def _index_kl_dense(
+    q: Tensor, k: Tensor, lse: Tensor | None, qi: Tensor, ki: Tensor, query_starts: Tensor,
+    key_lengths: Tensor, max_queries: int, max_keys: int, pages: Tensor | None, key_starts: Tensor | None,
+    visible: Tensor | None, scale: float, index_scale: float, with_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
+    lose = warmup.index_kl_dense if has_kernels(q) else plain_training.plain_index_kl_dense
+    return lose(q, k, lse, qi, ki, batch, scale=scale, index_scale=index_scale, with_gradient=with_gradient)
+
+
+def _fake_loss(
+    q: Tensor, k: Tensor, lse: Tensor | None, qi: Tensor, ki: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    wide = torch.float64 if qi.dtype == torch.float64 else torch.float32
+    T, N = (qi.shape[0], ki.shape[0]) if options[-1] else (0, 0)
+    return (
+        q.new_empty((), dtype=wide),
+        qi.new_empty(T, *qi.shape[1:]),
+        ki.new_empty(N, ki.shape[1], dtype=wide),
+    )
+
+
+def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, dqi, dki = output
+    ctx.mark_non_differentiable(dqi, dki)
+    ctx.save_for_backward(dqi, dki)
+    ctx.inputs, ctx.key_type = len(inputs), inputs[4].dtype
+
+
+def _loss_gradients(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    dqi, dki = ctx.saved_tensors
+    gradients = ((dqi * dloss).to(dqi.dtype), (dki * dloss).to(ctx.key_type))
+    return (None, None, None, *gradients, *(None for _ in range(ctx.inputs - 5)))
+
+
+for _op in (_index_kl, _index_kl_dense):
+    _op.register_fake(_fake_loss)
+    _op.register_autograd(_loss_gradients, setup_context=_keep_gradients)
+
+
+def _check_loss(
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor | None,
+    qi: Tensor,
+    ki: Tensor,
+    batch: Batch,
+    scale: float,
+    index_scale: float,
+) -> None:
+    """Refuse in one sentence what the losses do not take."""
+    if batch.pages is not None:
+        raise ValueError("batch.pages is given: the loss takes keys packed as [N, G, D]")
+    types = (torch.bfloat16, torch.float16, torch.float32, *(() if has_kernels(q) else (torch.float64,)))
+    if q.ndim != 3 or q.dtype not in types:
+        raise ValueError(f"q is {_is(q)}: [T, H, D] of one type among {types} is accepted")
+    T, H, D = q.shape
+    if k.ndim != 3 or k.shape[2] != D or k.dtype != q.dtype:
+        raise ValueError(f"k is {_is(k)}: {q.dtype} [N, G, {D}], as q, is accepted")
+    N, G = k.shape[:2]
+    if G == 0 or H % G or H // G > 16:
+        raise ValueError(f"q has {H} heads for {G} KV groups: 1 to 16 heads per group are accepted")
+    if qi.ndim != 3 or qi.shape[:2] != (T, G) or qi.dtype != q.dtype:
+        raise ValueError(f"qi is {_is(qi)}: {q.dtype} [{T}, {G}, I], as q and k, is accepted")
+    if ki.shape != (N, qi.shape[2]) or ki.dtype != q.dtype:
+        raise ValueError(f"ki is {_is(ki)}: {q.dtype} [{N}, {qi.shape[2]}], as k and qi, is accepted")
+    if lse is not None and (lse.shape != (T, H) or lse.dtype not in (torch.float32, torch.float64)):
+        raise ValueError(f"lse is {_is(lse)}: torch.float32 [{T}, {H}] is accepted")
+    if has_kernels(q) and (D not in (64, 128) or qi.shape[2] not in (64, 128)):
+        raise ValueError(f"q is {D} and qi {qi.shape[2]} wide: 64 or 128 is accepted")
+    for name, x in (("q", q), ("k", k), ("lse", lse), ("qi", qi), ("ki", ki)):
+        if x is not None and x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} and q on {q.device}: one device is accepted")
+        if x is not None and x.numel() and x.stride(-1) != 1:
+            raise ValueError(f"{name} has strides {x.stride()}: a contiguous last dimension is accepted")
+    for name, factor in (("scale", scale), ("index_scale", index_scale)):
+        if not 0 < factor < float("inf"):
+            raise ValueError(f"{name} is {factor}: a positive finite number is accepted")
+    batch.check(T, k, 1, "k")
+
+
+def _check_ids(ids: Tensor, qi: Tensor, block: int) -> None:
+    if ids.dtype != torch.int32 or ids.ndim != 3 or ids.shape[:2] != qi.shape[:2] or ids.device != qi.device:
+        raise ValueError(
+            f"ids is {_is(ids)} on {ids.device}: torch.int32 [T, G, K] as qi on {qi.device} is accepted"
+        )
+    if ids.shape[2] > 32:
+        raise ValueError(f"ids keeps {ids.shape[2]} blocks: up to 32 are accepted")
+    if ids.numel() and ids.stride(-1) != 1:
+        raise ValueError(f"ids has strides {ids.stride()}: a contiguous last dimension is accepted")
+    if block not in (32, 64, 128):
+        raise ValueError(f"block is {block}: 32, 64 or 128 is accepted")
+
+
+def _is(x: Tensor) -> str:
+    return f"{x.dtype} {list(x.shape)}"
