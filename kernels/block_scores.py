@@ -23,7 +23,9 @@ from pilotfish.kernels.batch import Batch
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
 MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
-NARROW = tl.constexpr(16)  # float32 has no matrix instruction of full precision: its products take narrow steps
+NARROW = tl.constexpr(
+    16
+)  # float32 has no matrix instruction of full precision: its products take narrow steps
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,11 @@ def sequence_keys(key_lengths, key_starts, s, max_keys, keys):
 
 
 @triton.jit
+def _at_least_nan(x):
+    return tl.where(x > NAN_SCORE, x, NAN_SCORE)
+
+
+@triton.jit
 def _rows(pointers_R, mask_R1, D: tl.constexpr):
     """The first D numbers of each row."""
     x_RD = tl.load(pointers_R[:, None] + tl.arange(0, D)[None, :], mask=mask_R1)
@@ -96,7 +103,7 @@ def _score_step(
     if KEYS_FIRST:
         x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
         if not WHOLE:
-            x_NR = tl.where(n_N[:, None] < seen_R[None, :], tl.maximum(x_NR, NAN_SCORE), float("-inf"))
+            x_NR = tl.where(n_N[:, None] < seen_R[None, :], _at_least_nan(x_NR), float("-inf"))
         best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, scores_R.shape[0])), 1)
         pointers = scores_R[None, :] + (block_C * scores_stride_c)[:, None]
         wanted = known_R[None, :] & (block_C * BLOCK < length)[:, None]
@@ -109,12 +116,12 @@ def _score_step(
                 qd, kd = _rows(q_R + d, known_R[:, None], NARROW), _rows(k_N + d, there_N1, NARROW)
                 x_RN = tl.dot(qd, tl.trans(kd), x_RN, input_precision="ieee")
         if not WHOLE:
-            x_RN = tl.where(n_N[None, :] < seen_R[:, None], tl.maximum(x_RN, NAN_SCORE), float("-inf"))
+            x_RN = tl.where(n_N[None, :] < seen_R[:, None], _at_least_nan(x_RN), float("-inf"))
         best = tl.max(tl.reshape(x_RN, (scores_R.shape[0], STEP, BLOCK)), 2)
         pointers = scores_R[:, None] + (block_C * scores_stride_c)[None, :]
         wanted = known_R[:, None] & (block_C * BLOCK < length)[None, :]
     if WHOLE:
-        best = tl.maximum(best, NAN_SCORE)
+        best = _at_least_nan(best)
     tl.store(pointers, best, mask=wanted)
 
 

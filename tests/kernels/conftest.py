@@ -11,6 +11,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, so before the first of them
 
 
+@pytest.fixture(autouse=True)
+def fresh_random_numbers() -> None:
+    """Other numbers in each run; pytest shows the seed of a test that fails."""
+    print(f"torch.manual_seed({torch.seed()})")
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """Where the tensors of a test lie."""
