@@ -36,16 +36,17 @@ class KVOuterTiles:
     """How the pass is cut up.
 
     rows: (query, head) pairs in a tile. piece: queries of one program at most. tokens: queries whose slots
-    are held at a time. merge_width: columns of a head that one program of the merge takes.
+    are held at a time. merge_width: columns of a head that one program of the merge takes. hints: tell the
+    L2 cache what comes again.
     """
 
     rows: int = 64
     piece: int = 128
     warps: int = 4
-    stages: int = 2
     tokens: int = 8192
     merge_width: int = 64
     merge_warps: int = 4
+    hints: bool = True
 
 
 def kv_outer(
@@ -68,11 +69,12 @@ def kv_outer(
     padded = triton.next_power_of_2(heads)
     rows = max(tiles.rows, padded)
     page_k, page_v = (x.stride(0) if batch.pages is not None else 0 for x in (k, v))
-    slots = (min(T, tiles.tokens), G, K, heads)
+    tokens = triton.cdiv(T, triton.cdiv(T, tiles.tokens))
+    slots = (tokens, G, K, heads)
     partial_TGKRD = torch.empty(*slots, D, dtype=q_THD.dtype, device=q_THD.device)
     partial_lse_TGKR = torch.empty(slots, dtype=torch.float32, device=q_THD.device)
-    for first in range(0, T, tiles.tokens):
-        part = slice(first, min(first + tiles.tokens, T))
+    for first in range(0, T, tokens):
+        part = slice(first, min(first + tokens, T))
         index = reverse_index(ids_TGK[part], k, batch, block, tiles.piece, first)
         _attend[(len(index.pieces_PF),)](
             q_THD[part], k, v, index.entries_E, index.limits_E, index.pieces_PF,
@@ -81,8 +83,8 @@ def kv_outer(
             scale * LOG2E, 0 if batch.pages is not None else k.shape[0],
             CHOICES=G * K, HEADS=heads, PADDED=padded, D=D, BLOCK=block, ROWS=rows,
             PIECE=triton.next_power_of_2(tiles.piece), FIELDS=FIELDS,
-            PAGED=batch.pages is not None, INTERPRET=INTERPRET,
-            num_warps=tiles.warps, num_stages=tiles.stages,
+            PAGED=batch.pages is not None, HINTS=tiles.hints,
+            INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=1,
         )  # fmt: skip
         done = part.stop - first
         merge(
@@ -97,54 +99,76 @@ def _attend(
     q_t, q_h, k_p, k_n, k_g, v_p, v_n, v_g, scale, available,
     CHOICES: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, FIELDS: tl.constexpr, PAGED: tl.constexpr,
-    INTERPRET: tl.constexpr,
+    HINTS: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """One piece: every query of it against one block of keys. scale is that of base-2 exponentials."""
     fields = pieces + tl.program_id(0) * FIELDS
     count = tl.load(fields + 1)
     if count == 0:
         return
-    first, g, place = tl.load(fields), tl.load(fields + 2), tl.load(fields + 3).to(tl.int64)
-    key, column = tl.arange(0, BLOCK), tl.arange(0, D)
+    first = tl.load(fields)
+    g, place = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
+    entries += first
+    limits += first
+    row, key, column = tl.arange(0, ROWS), tl.arange(0, BLOCK), tl.arange(0, D)
+    lane, member = row % PADDED, row // PADDED
+    STEP: tl.constexpr = ROWS // PADDED
+    # Of a group, queries come again and fit the L2 cache; keys, values and results pass through it once.
+    ONCE: tl.constexpr = "evict_first" if HINTS else ""
+    AGAIN: tl.constexpr = "evict_last" if HINTS else ""
+
+    # All that the first tile needs is asked for before any of it is waited for. From then on, what the next
+    # tile needs is fetched while this one is computed: its queries, and the entries of the one after.
+    entry = tl.load(entries + member, mask=member < count, other=0)
+    limit = tl.load(limits + member, mask=member < count, other=1)
+    next_entry = tl.load(entries + STEP + member, mask=STEP + member < count, other=0)
+    next_limit = tl.load(limits + STEP + member, mask=STEP + member < count, other=1)
+    anyone = tl.arange(0, PIECE)
+    limit_of_all = tl.load(limits + anyone, mask=anyone < count, other=0)
     if PAGED:
         k += place * k_p
         v += place * v_p
-        k_BD = tl.load(k + g * k_g + key[:, None] * k_n + column[None, :], eviction_policy="evict_first")
-        v_BD = tl.load(v + g * v_g + key[:, None] * v_n + column[None, :], eviction_policy="evict_first")
+        there = (key < BLOCK)[:, None]
     else:
         k += place * k_n
         v += place * v_n
         there = (place + key < available)[:, None]
-        k_BD = tl.load(k + g * k_g + key[:, None] * k_n + column[None, :], mask=there, other=0.0)
-        v_BD = tl.load(v + g * v_g + key[:, None] * v_n + column[None, :], mask=there, other=0.0)
-    # Values that no query sees may hold anything, NaN too, and weigh 0: 0 * NaN must not arise.
-    member = tl.arange(0, PIECE)
-    most = tl.max(tl.load(limits + first + member, mask=member < count, other=0), 0)
-    v_BD = tl.where((key < most)[:, None], v_BD, tl.zeros_like(v_BD))
+    k_at = k + g * k_g + key[:, None] * k_n + column[None, :]
+    v_at = v + g * v_g + key[:, None] * v_n + column[None, :]
+    k_BD = tl.load(k_at, mask=there, other=0.0, eviction_policy=ONCE)
+    v_BD = tl.load(v_at, mask=there, other=0.0, eviction_policy=ONCE)
+    token = (entry // CHOICES).to(tl.int64)[:, None]
+    live = (member < count) & (lane < HEADS)
+    q += (g * HEADS + lane)[:, None] * q_h + column[None, :]
+    q_MD = tl.load(q + token * q_t, mask=live[:, None], other=0.0, eviction_policy=AGAIN)
+
     if INTERPRET:
         k_BD, v_BD = k_BD.to(tl.float32), v_BD.to(tl.float32)
     else:
-        k_BD, v_BD = k_BD.to(q.dtype.element_ty), v_BD.to(q.dtype.element_ty)
+        k_BD, v_BD = k_BD.to(q_MD.dtype), v_BD.to(q_MD.dtype)
+    # Values that no query sees may hold anything, NaN too, and weigh 0: 0 * NaN must not arise. To the keys
+    # it makes no difference, but now both wait for the same thing, and so are fetched together.
+    seen = (key < tl.max(limit_of_all, 0))[:, None]
+    k_BD = tl.where(seen, k_BD, tl.zeros_like(k_BD))
+    v_BD = tl.where(seen, v_BD, tl.zeros_like(v_BD))
+    for start in range(0, count, STEP):
+        token = (next_entry // CHOICES).to(tl.int64)[:, None]
+        next_live = (start + STEP + member < count) & (lane < HEADS)
+        next_q_MD = tl.load(q + token * q_t, mask=next_live[:, None], other=0.0, eviction_policy=AGAIN)
+        later = start + 2 * STEP + member
+        later_entry = tl.load(entries + later, mask=later < count, other=0)
+        later_limit = tl.load(limits + later, mask=later < count, other=1)
 
-    row = tl.arange(0, ROWS)
-    lane = row % PADDED
-    q += (g * HEADS + lane)[:, None] * q_h + column[None, :]
-    for start in range(0, count, ROWS // PADDED):
-        member = start + row // PADDED
-        live = (member < count) & (lane < HEADS)
-        entry = tl.load(entries + first + member, mask=member < count, other=0)
-        limit = tl.load(limits + first + member, mask=member < count, other=1)
-        token = (entry // CHOICES).to(tl.int64)
-        q_MD = tl.load(q + token[:, None] * q_t, mask=live[:, None], other=0.0)
-        if INTERPRET:
-            q_MD = q_MD.to(tl.float32)
-        s_MB = tl.dot(q_MD, tl.trans(k_BD), input_precision="ieee")
+        s_MB = tl.dot(q_MD.to(k_BD.dtype), tl.trans(k_BD), input_precision="ieee")
         s_MB = tl.where(key[None, :] < limit[:, None], s_MB, float("-inf"))
         top = tl.max(s_MB, 1) * scale
         p_MB = tl.exp2(s_MB * scale - top[:, None])
         total = tl.sum(p_MB, 1)
-        o_MD = tl.dot(p_MB.to(v_BD.dtype), v_BD, input_precision="ieee") / total[:, None]
+        o_MD = tl.dot(p_MB.to(v_BD.dtype), v_BD, input_precision="ieee") * (1.0 / total)[:, None]
         slot = entry.to(tl.int64) * HEADS + lane
         at = slot[:, None] * D + column[None, :]
-        tl.store(partial + at, o_MD.to(partial.dtype.element_ty), mask=live[:, None])
+        tl.store(partial + at, o_MD.to(partial.dtype.element_ty), mask=live[:, None], eviction_policy=ONCE)
         tl.store(partial_lse + slot, top + tl.log2(total), mask=live)
+
+        q_MD, entry, limit, live = next_q_MD, next_entry, next_limit, next_live
+        next_entry, next_limit = later_entry, later_limit

@@ -26,11 +26,13 @@ def merge(
     *,
     width: int = 64,
     warps: int = 4,
+    overlap: bool = False,
 ) -> None:
     """Merge J partial results per query into `out_THD` and natural-log `lse_TH`; H = G * R.
 
     live: results with a negative number do not exist and are not read; None: all exist. Queries without any
-    give zeros and -inf. width: columns that one program takes.
+    give zeros and -inf. width: columns that one program takes. overlap: start while the kernel before, which
+    must be the one that writes the results, still runs.
     """
     T, G, J, R, D = partial_TGJRD.shape
     width = min(width, D)
@@ -39,7 +41,7 @@ def merge(
         partial_TGJRD, partial_lse_TGJR, partial_lse_TGJR if live_TGJ is None else live_TGJ, out_THD, lse_TH,
         *out_THD.stride()[:2], *lse_TH.stride(), G,
         J=J, SLOTS=slots, AT_ONCE=min(slots, 16), HEADS=R, PADDED=padded, D=D, WIDTH=width,
-        ALL_LIVE=live_TGJ is None, num_warps=warps,
+        ALL_LIVE=live_TGJ is None, OVERLAP=overlap, num_warps=warps, launch_pdl=overlap,
     )  # fmt: skip
 
 
@@ -47,13 +49,15 @@ def merge(
 def _merge(
     partial, partial_lse, live, out, lse, out_t, out_h, lse_t, lse_h, groups,
     J: tl.constexpr, SLOTS: tl.constexpr, AT_ONCE: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr,
-    D: tl.constexpr, WIDTH: tl.constexpr, ALL_LIVE: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, ALL_LIVE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One token and group, WIDTH columns."""
     query = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     lane = tl.arange(0, PADDED)
     first = query * J
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
 
     j = tl.arange(0, SLOTS)
     there = j < J

@@ -91,6 +91,7 @@ def gather_blocks(
     id_TGK = ids_TGK.where(live_TGK, 0)
     sequence_T11 = sequence_T.clamp(max=batch.sequences - 1)[:, None, None]
     offset = torch.arange(block, device=device)
+    place: tuple[Tensor, ...]
     seen_TGKB = live_TGK[..., None] & (id_TGK[..., None] * block + offset < seen_T[:, None, None, None])
     group_G11 = torch.arange(G, device=device)[:, None, None]
     if batch.pages is not None:

@@ -11,6 +11,7 @@ splits, R heads of a group, M rows of a tile (R rounded up to 16), B keys of a s
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -29,13 +30,17 @@ LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class QueryOuterTiles:
-    """How the pass is cut up. keys: of one step. splits: programs that share the blocks of a token and
-    group."""
+    """How the pass is cut up.
+
+    keys: of one step. splits: programs that share the blocks of a token and group. merge_width: columns of a
+    head that one program of the merge takes.
+    """
 
     keys: int = 64
     splits: int = 1
     warps: int = 4
     stages: int = 3
+    merge_width: int = 64
 
 
 def query_outer(
@@ -62,6 +67,7 @@ def query_outer(
     else:
         results_TGSRD = torch.empty(T, G, splits, heads, D, dtype=torch.float32, device=q_THD.device)
         logs_TGSR = torch.empty(T, G, splits, heads, dtype=torch.float32, device=q_THD.device)
+    overlap = splits > 1 and can_overlap(q_THD.device)
     page_k, page_v = (x.stride(0) if batch.pages is not None else 0 for x in (k, v))
     _attend[(T * G, splits)](
         q_THD, k, v, ids_TGK, results_TGSRD, logs_TGSR,
@@ -70,11 +76,21 @@ def query_outer(
         *results_TGSRD.stride()[:4], *logs_TGSR.stride(), scale * LOG2E, k.shape[0], G,
         **batch_arguments(batch),
         K=K, KEPT=triton.next_power_of_2(K), HEADS=heads, ROWS=max(16, triton.next_power_of_2(heads)), D=D,
-        BLOCK=block, KEYS=keys, STEPS=triton.cdiv(steps, splits), WHOLE=splits == 1, INTERPRET=INTERPRET,
+        BLOCK=block, KEYS=keys, STEPS=triton.cdiv(steps, splits), WHOLE=splits == 1, OVERLAP=overlap,
+        INTERPRET=INTERPRET,
         num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if splits > 1:
-        merge(results_TGSRD, logs_TGSR, None, out_THD, lse_TH)
+        merge(
+            results_TGSRD, logs_TGSR, None, out_THD, lse_TH,
+            width=tiles.merge_width, overlap=overlap,
+        )  # fmt: skip
+
+
+@functools.cache
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel can start before the one in front of it has ended: on Hopper and later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit
@@ -85,7 +101,7 @@ def _attend(
     query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
     K: tl.constexpr, KEPT: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
     BLOCK: tl.constexpr, KEYS: tl.constexpr, STEPS: tl.constexpr, WHOLE: tl.constexpr,
-    INTERPRET: tl.constexpr,
+    OVERLAP: tl.constexpr, INTERPRET: tl.constexpr,
     SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
 ):  # fmt: skip
     """One token, one group, STEPS steps of KEYS keys. scale is that of base-2 exponentials.
@@ -93,14 +109,16 @@ def _attend(
     WHOLE: this is the token's only program, so the logarithm written is the natural one, and the result
     final.
     """
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     t, g, split = tl.program_id(0) // groups, tl.program_id(0) % groups, tl.program_id(1)
     row = first_row + t
     sequence = sequence_of(row, query_starts, sequences, SEARCH)
     seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE)
-    t64 = t.to(tl.int64)
+    t64, g64 = t.to(tl.int64), g.to(tl.int64)
 
     j = tl.arange(0, KEPT)
-    id = tl.load(ids + t64 * ids_t + g * ids_g + j, mask=j < K, other=-1)
+    id = tl.load(ids + t64 * ids_t + g64 * ids_g + j, mask=j < K, other=-1)
     place_K, limit_K = block_of(
         id, seen, sequence, pages, key_starts, sequences, pages_per_sequence, available, BLOCK, PAGED, PACKED
     )
@@ -108,12 +126,12 @@ def _attend(
     limit_K = tl.where(tl.sum(repeats.to(tl.int32), 0) == 0, limit_K, 0)
 
     lane, column, key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
-    q += t64 * q_t + (g * HEADS + lane)[:, None] * q_h + column[None, :]
+    q += t64 * q_t + (g64 * HEADS + lane)[:, None] * q_h + column[None, :]
     q_MD = tl.load(q, mask=(lane < HEADS)[:, None], other=0.0)
     if INTERPRET:
         q_MD = q_MD.to(tl.float32)
-    k += g * k_g + key[:, None] * k_n + column[None, :]
-    v += g * v_g + key[:, None] * v_n + column[None, :]
+    k += g64 * k_g + key[:, None] * k_n + column[None, :]
+    v += g64 * v_g + key[:, None] * v_n + column[None, :]
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     o_MD = tl.zeros([ROWS, D], tl.float32)
@@ -148,10 +166,10 @@ def _attend(
     log = tl.where(any_key, top + tl.log2(total), float("-inf"))
     if WHOLE:
         log *= LN2
-    results += t64 * results_t + g * results_g + split * results_s
+    results += t64 * results_t + g64 * results_g + split * results_s
     tl.store(
         results + lane[:, None] * results_r + column[None, :],
         (o_MD / total[:, None]).to(results.dtype.element_ty),
         mask=(lane < HEADS)[:, None],
     )
-    tl.store(logs + t64 * logs_t + g * logs_g + split * logs_s + lane * logs_r, log, mask=lane < HEADS)
+    tl.store(logs + t64 * logs_t + g64 * logs_g + split * logs_s + lane * logs_r, log, mask=lane < HEADS)

@@ -26,6 +26,8 @@ from pilotfish.kernels.lookup import batch_arguments, block_of, list_of, sequenc
 
 TILE_TOKENS = 64
 """Tokens counted by one program. Fewer fill the card better and make the table of counts larger."""
+STEP_ENTRIES = 64
+"""Choices compared with each other at a time."""
 LISTS_AT_ONCE = 64
 """Lists summed by one program."""
 
@@ -72,149 +74,105 @@ def reverse_index(
     entries, steps = T * G * K, lists // LISTS_AT_ONCE
     pieces = min(G * per_group, entries) + entries // piece
 
-    zeroed = torch.zeros(tiles * lists + pieces * FIELDS, dtype=torch.int32, device=device)
-    counts_RL, pieces_PF = zeroed[: tiles * lists], zeroed[tiles * lists :].view(pieces, FIELDS)
-    lists_TGK, ranks_TGK, entries_E, limits_E, totals_2L, rows_L, sums_2 = (
+    counted = torch.int16 if T < 1 << 15 else torch.int32
+    in_counts = triton.cdiv(tiles * lists * counted.itemsize, 16) * 4
+    zeroed = torch.zeros(in_counts + pieces * FIELDS, dtype=torch.int32, device=device)
+    counts_RL, pieces_PF = zeroed[:in_counts].view(counted), zeroed[in_counts:].view(pieces, FIELDS)
+    lists_TGK, ranks_TGK, seen_TGK, entries_E, limits_E, totals_2L, rows_L, sums_2 = (
         torch.empty(n, dtype=torch.int32, device=device)
-        for n in (entries, entries, entries, entries, 2 * lists, lists, 2 * steps)
+        for n in (*[entries] * 5, 2 * lists, lists, 2 * steps)
     )
-    kept, per_step = triton.next_power_of_2(K), min(max(256 // triton.next_power_of_2(K), 1), TILE_TOKENS)
+    kept = triton.next_power_of_2(K)
     _count[(tiles, G)](
-        ids_TGK,
-        counts_RL,
-        lists_TGK,
-        ranks_TGK,
-        rows_L,
-        T,
-        keys.shape[0],
-        per_group,
-        lists,
-        ids_TGK.stride(0),
-        ids_TGK.stride(1),
-        **batch_arguments(batch, first_row),
-        G=G,
-        K=K,
-        KEPT=kept,
-        BLOCK=block,
-        TILE=TILE_TOKENS,
-        STEP=per_step,
-        num_warps=4,
-    )
+        ids_TGK, counts_RL, lists_TGK, ranks_TGK, seen_TGK, rows_L,
+        T, keys.shape[0], per_group, lists, *ids_TGK.stride()[:2], **batch_arguments(batch, first_row),
+        G=G, K=K, KEPT=kept, BLOCK=block, TILE=TILE_TOKENS, STEP=max(STEP_ENTRIES // kept, 1), num_warps=8,
+    )  # fmt: skip
     _sum_tiles[(steps,)](
         counts_RL, totals_2L, sums_2, tiles, lists, piece, LISTS=LISTS_AT_ONCE, TILES=64, num_warps=4
     )
     _cut[(steps,)](
-        totals_2L,
-        sums_2,
-        rows_L,
-        pieces_PF,
-        lists,
-        per_group,
-        piece,
-        LISTS=LISTS_AT_ONCE,
-        STEPS=triton.next_power_of_2(steps),
-        num_warps=1 if steps <= 1024 else 4,
-    )
+        totals_2L, sums_2, rows_L, pieces_PF, lists, per_group, piece,
+        LISTS=LISTS_AT_ONCE, STEPS=triton.next_power_of_2(steps), num_warps=1 if steps <= 1024 else 4,
+    )  # fmt: skip
     _place[(triton.cdiv(entries, 1024),)](
-        counts_RL,
-        totals_2L,
-        lists_TGK,
-        ranks_TGK,
-        entries_E,
-        limits_E,
-        entries,
-        lists,
-        PER_TILE=TILE_TOKENS * G * K,
-        AT_ONCE=1024,
-        num_warps=4,
-    )
+        counts_RL, totals_2L, lists_TGK, ranks_TGK, seen_TGK, entries_E, limits_E, entries, lists,
+        PER_TILE=TILE_TOKENS * G * K, AT_ONCE=1024, num_warps=4,
+    )  # fmt: skip
     return ReverseIndex(entries_E, limits_E, lists_TGK.view(T, G, K), pieces_PF)
 
 
 @triton.jit
+def _look_up(
+    ids, lists, limits, places, tile, g, tokens, available, per_group, ids_t, ids_g,
+    query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
+    G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+    SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
+):  # fmt: skip
+    """The list of each choice of one tile of tokens, how many keys its token sees, and where the block lies."""
+    e = tl.arange(0, TILE * KEPT)
+    t, j = tile * TILE + e // KEPT, e % KEPT
+    there = (t < tokens) & (j < K)
+    row = first_row + t
+    sequence = sequence_of(row, query_starts, sequences, SEARCH)
+    seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE)
+    id = tl.load(ids + t.to(tl.int64) * ids_t + g * ids_g + j, mask=there, other=-1)
+    place, limit = block_of(
+        id, seen, sequence, pages, key_starts, sequences, pages_per_sequence, available, BLOCK, PAGED, PACKED
+    )
+    live = there & (limit > 0)
+    for before in range(K - 1):
+        other = tl.load(ids + t.to(tl.int64) * ids_t + g * ids_g + before, mask=live, other=-1)
+        live &= (other != id) | (before >= j)
+    number = list_of(
+        tl.where(live, id, 0), place, tl.where(live, sequence, 0), key_starts, BLOCK, PAGED, PACKED
+    )
+    live &= (number >= 0) & (number < per_group)
+    list = g * per_group + number
+    entry = (t * G + g) * K + j
+    tl.store(lists + entry, tl.where(live, list, -1), mask=there)
+    tl.store(limits + entry, limit, mask=there)
+    tl.store(places + list, place, mask=live)
+
+
+@triton.jit
 def _count(
-    ids,
-    counts,
-    lists,
-    ranks,
-    places,
-    tokens,
-    available,
-    per_group,
-    all_lists,
-    ids_t,
-    ids_g,
-    query_starts,
-    key_lengths,
-    pages,
-    key_starts,
-    visible,
-    sequences,
-    pages_per_sequence,
-    first_row,
-    G: tl.constexpr,
-    K: tl.constexpr,
-    KEPT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    TILE: tl.constexpr,
+    ids, counts, lists, ranks, limits, places, tokens, available, per_group, all_lists, ids_t, ids_g,
+    query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
+    G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr,
-    SEARCH: tl.constexpr,
-    PAGED: tl.constexpr,
-    PACKED: tl.constexpr,
-    VISIBLE: tl.constexpr,
-):
-    """Number the choices of one tile of tokens within each list, STEP tokens at a time; count them per list.
-
-    Writes per choice its list, and rank * 256 + limit.
-    """
+    SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
+):  # fmt: skip
+    """Number the choices of one tile of tokens within each list, STEP tokens at a time; count them per list."""
     tile, g = tl.program_id(0), tl.program_id(1)
-    e = tl.arange(0, STEP * KEPT)
+    _look_up(
+        ids, lists, limits, places, tile, g, tokens, available, per_group, ids_t, ids_g,
+        query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
+        G, K, KEPT, BLOCK, TILE, SEARCH, PAGED, PACKED, VISIBLE,
+    )  # fmt: skip
+    tl.debug_barrier()
     counts += tile.to(tl.int64) * all_lists
-    for step in range(TILE // STEP):
-        t = tile * TILE + step * STEP + e // KEPT
-        j = e % KEPT
+    e = tl.arange(0, STEP * KEPT)
+    # Summed over the choices of the same list: how many stand before, and how many there are in the high half.
+    weight = 0x10000 + (e[:, None] < e[None, :]).to(tl.int32)
+    t, j = tile * TILE + e // KEPT, e % KEPT
+    entry = (t * G + g) * K + j
+    there = (t < tokens) & (j < K)
+    list = tl.load(lists + entry, mask=there, other=-1)
+    for _ in range(TILE // STEP):
+        live = list >= 0
+        before = tl.load(counts + list, mask=live, other=0).to(tl.int32)
+        later = entry + STEP * G * K
+        t += STEP
         there = (t < tokens) & (j < K)
-        row = first_row + t
-        sequence = sequence_of(row, query_starts, sequences, SEARCH)
-        seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE)
-        id = tl.load(ids + t.to(tl.int64) * ids_t + g * ids_g + j, mask=there, other=-1)
-        place, limit = block_of(
-            id,
-            seen,
-            sequence,
-            pages,
-            key_starts,
-            sequences,
-            pages_per_sequence,
-            available,
-            BLOCK,
-            PAGED,
-            PACKED,
-        )
-        live = limit > 0
-        number = list_of(
-            tl.where(live, id, 0), place, tl.where(live, sequence, 0), key_starts, BLOCK, PAGED, PACKED
-        )
-        live &= (number >= 0) & (number < per_group)
-        list = tl.where(live, g * per_group + number, -1)
-
-        earlier = e[:, None] < e[None, :]
-        same_row = (e[:, None] // KEPT) == (e[None, :] // KEPT)
-        repeats = earlier & same_row & (id[:, None] == id[None, :])
-        live &= tl.sum(repeats.to(tl.int32), 0) == 0
-        list = tl.where(live, list, -1)
-        same_list = (list[:, None] == list[None, :]) & live[:, None]
-        before = tl.load(counts + list, mask=live, other=0)
-        rank = before + tl.sum((same_list & earlier).to(tl.int32), 0)
-        # All threads have read the counts before any writes them, and the next step reads what was written.
+        next_list = tl.load(lists + later, mask=there & (t < tile * TILE + TILE), other=-1)
+        numbers = tl.sum(tl.where(list[:, None] == list[None, :], weight, 0), 0)
+        # All threads have read the counts before any writes them; the next step reads what was written.
         tl.debug_barrier()
-        tl.store(counts + list, before + tl.sum(same_list.to(tl.int32), 0), mask=live)
+        tl.store(counts + list, (before + numbers // 0x10000).to(counts.dtype.element_ty), mask=live)
+        tl.store(ranks + entry, before + numbers % 0x10000, mask=live)
         tl.debug_barrier()
-
-        entry = (t * G + g) * K + j
-        tl.store(lists + entry, list, mask=there)
-        tl.store(ranks + entry, rank * 256 + limit, mask=there)
-        tl.store(places + list, place, mask=live)
+        entry, list = later, next_list
 
 
 @triton.jit
@@ -227,8 +185,9 @@ def _sum_tiles(counts, totals, sums, tiles, all_lists, piece, LISTS: tl.constexp
         tile = first + tl.arange(0, TILES)
         at = counts + tile.to(tl.int64)[:, None] * all_lists + list[None, :]
         there = (tile < tiles)[:, None]
-        count = tl.load(at, mask=there, other=0)
-        tl.store(at, total[None, :] + tl.cumsum(count, 0) - count, mask=there)
+        count = tl.load(at, mask=there, other=0).to(tl.int32)
+        before = total[None, :] + tl.cumsum(count, 0) - count
+        tl.store(at, before.to(counts.dtype.element_ty), mask=there)
         total += tl.sum(count, 0)
     tl.store(totals + list, total)
     tl.store(sums + step, tl.sum(total, 0))
@@ -236,17 +195,7 @@ def _sum_tiles(counts, totals, sums, tiles, all_lists, piece, LISTS: tl.constexp
 
 
 @triton.jit
-def _cut(
-    totals,
-    sums,
-    places,
-    pieces,
-    all_lists,
-    per_group,
-    piece,
-    LISTS: tl.constexpr,
-    STEPS: tl.constexpr,
-):
+def _cut(totals, sums, places, pieces, all_lists, per_group, piece, LISTS: tl.constexpr, STEPS: tl.constexpr):
     """Where each list begins, written behind the totals; its pieces."""
     step, steps = tl.program_id(0), tl.num_programs(0)
     s = tl.arange(0, STEPS)
@@ -270,17 +219,9 @@ def _cut(
 
 @triton.jit
 def _place(
-    counts,
-    totals,
-    lists,
-    ranks,
-    entries,
-    limits,
-    all_entries,
-    all_lists,
-    PER_TILE: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-):
+    counts, totals, lists, ranks, seen, entries, limits, all_entries, all_lists,
+    PER_TILE: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
     """Put every choice into its place."""
     entry = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
     list = tl.load(lists + entry, mask=entry < all_entries, other=-1)
@@ -288,6 +229,6 @@ def _place(
     rank = tl.load(ranks + entry, mask=live, other=0)
     tile = (entry // PER_TILE).to(tl.int64)
     at = tl.load(totals + all_lists + list, mask=live, other=0)
-    at += tl.load(counts + tile * all_lists + list, mask=live, other=0) + rank // 256
+    at += tl.load(counts + tile * all_lists + list, mask=live, other=0).to(tl.int32) + rank
     tl.store(entries + at, entry, mask=live)
-    tl.store(limits + at, rank % 256, mask=live)
+    tl.store(limits + at, tl.load(seen + entry, mask=live, other=0), mask=live)
