@@ -161,8 +161,7 @@ def _losses(
     GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """One piece: its share of the loss and of dki, and the dqi slots of its choices. Tiles stand keys x
-    rows."""
+    """One piece: its share of the loss and of dki, and the dqi slots of its choices. Tiles stand rows x keys."""
     piece = tl.program_id(0)
     fields = pieces + piece * 4
     first, count = tl.load(fields), tl.load(fields + 1)
@@ -185,7 +184,7 @@ def _losses(
         entry = tl.load(entries + first + start + rows, mask=live, other=0)
         limit_R = tl.load(limits + first + start + rows, mask=live, other=0)
         token = (entry // (groups * kept)).to(tl.int64)
-        p_BR = tl.zeros([BLOCK, ROWS], tl.float32)
+        p_RB = tl.zeros([ROWS, BLOCK], tl.float32)
         for head in range(GROUP):
             h = group * GROUP + head
             at = token[:, None] * stride_qt + h * stride_qh + width
@@ -193,28 +192,27 @@ def _losses(
             lse_R = tl.load(lse + token * heads + h, mask=live, other=0.0)
             if INTERPRET:
                 q_RD = q_RD.to(tl.float32)
-            s_BR = tl.dot(k_BD, tl.trans(q_RD), input_precision=PRECISION)
-            p_BR += tl.exp2(s_BR * (scale * LOG2E) - (lse_R * LOG2E)[None])
-        seen_BR = keys[:, None] < limit_R[None]
-        p_BR = tl.where(seen_BR, p_BR / GROUP, 0.0)
+            s_RB = tl.dot(q_RD, tl.trans(k_BD), input_precision=PRECISION)
+            p_RB += tl.exp2(s_RB * (scale * LOG2E) - (lse_R * LOG2E)[:, None])
+        seen_RB = keys[None] < limit_R[:, None]
+        p_RB = tl.where(seen_RB, p_RB / GROUP, 0.0)
         at = token[:, None] * stride_it + group * stride_ig + narrow
         qi_RI = tl.load(qi + at, mask=live[:, None], other=0.0)
         student_R = tl.load(student + token * groups + group, mask=live, other=0.0)
         if INTERPRET:
             qi_RI = qi_RI.to(tl.float32)
-        s_BR = tl.dot(ki_BI, tl.trans(qi_RI), input_precision=PRECISION)
-        s_BR = s_BR * (index_scale * LOG2E) - (student_R * LOG2E)[None]
-        term_BR = p_BR * (tl.log2(tl.maximum(p_BR, 1e-37)) - s_BR)
-        loss_R += tl.sum(tl.where(seen_BR, term_BR, 0.0), 0)
+        s_RB = tl.dot(qi_RI, tl.trans(ki_BI), input_precision=PRECISION)
+        s_RB = s_RB * (index_scale * LOG2E) - (student_R * LOG2E)[:, None]
+        term_RB = p_RB * (tl.log2(tl.maximum(p_RB, 1e-37)) - s_RB)
+        loss_R += tl.sum(tl.where(seen_RB, term_RB, 0.0), 1)
         if GRADIENT:
-            ds_BR = tl.where(seen_BR, tl.exp2(s_BR) - p_BR, 0.0).to(qi_RI.dtype)
-            dki_BI = tl.dot(ds_BR, qi_RI, dki_BI, input_precision=PRECISION)
-            dqi_IR = tl.dot(tl.trans(ki_BI), ds_BR, input_precision=PRECISION) * index_scale
-            slot = slots + entry.to(tl.int64)[None] * DI + narrow[:, None]
-            tl.store(slot, dqi_IR.to(slots.dtype.element_ty), mask=live[None])
+            ds_RB = tl.where(seen_RB, tl.exp2(s_RB) - p_RB, 0.0).to(qi_RI.dtype)
+            dki_BI = tl.dot(tl.trans(ds_RB), qi_RI, dki_BI, input_precision=PRECISION)
+            dqi_RI = tl.dot(ds_RB, ki_BI, input_precision=PRECISION) * index_scale
+            slot = slots + entry.to(tl.int64)[:, None] * DI + narrow
+            tl.store(slot, dqi_RI.to(slots.dtype.element_ty), mask=live[:, None])
     tl.store(losses + piece, tl.sum(loss_R) / LOG2E)
     if GRADIENT:
         tl.store(lengths + piece, length)
-        tl.store(
-            parts + piece.to(tl.int64) * (BLOCK * DI) + keys[:, None] * DI + narrow, dki_BI * index_scale
-        )
+        part = parts + piece.to(tl.int64) * (BLOCK * DI) + keys[:, None] * DI + narrow
+        tl.store(part, dki_BI * index_scale)

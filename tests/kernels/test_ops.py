@@ -1,0 +1,247 @@
+"""The public functions: operators that torch can compile, differentiate and refuse bad input for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pilotfish.kernels import ops
+from pilotfish.kernels.batch import Batch
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+T, H, G, D, BLOCK, KEPT = 5, 4, 2, 64, 32, 2
+QUERIES, KEYS = [3, 0, 2], [40, 0, 70]
+SCALES = {"scale": D**-0.5, "index_scale": D**-0.5}
+
+
+def _inputs(device: torch.device, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """q, k, v, qi, ki of two sequences and an empty one."""
+    N = sum(KEYS)
+    shapes = ((T, H, D), (N, G, D), (N, G, D), (T, G, D), (N, D))
+    return [torch.randn(*shape, device=device, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def _batch(device: torch.device) -> Batch:
+    return Batch.packed(QUERIES, KEYS, device)
+
+
+def _layer(q: Tensor, k: Tensor, v: Tensor, qi: Tensor, ki: Tensor, batch: Batch) -> tuple[Tensor, ...]:
+    """All that a layer does in training."""
+    ids = ops.select_blocks(qi.detach(), ki.detach(), batch, block=BLOCK, topk=KEPT)
+    out, lse = ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=D**-0.5)
+    kl = ops.index_kl(q, k, lse, qi, ki, ids, batch, block=BLOCK, **SCALES)
+    return out, lse, kl, ops.index_kl_dense(q, k, None, qi, ki, batch, **SCALES)
+
+
+def _results(layer: Any, inputs: list[Tensor], batch: Batch) -> list[Tensor]:
+    out, lse, kl, dense = layer(*inputs, batch)
+    weights = torch.linspace(-1, 1, out.numel(), device=out.device).view_as(out)
+    loss = (out * weights).sum() + lse.sin().sum() + kl + 2 * dense
+    return [out, lse, kl, dense, *torch.autograd.grad(loss, inputs)]
+
+
+def test_kernels_and_twins_agree(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, batch = _inputs(device), _batch(device)
+    by_kernels = _results(_layer, inputs, batch)
+    monkeypatch.setattr(ops, "has_kernels", lambda x: False)
+    for ours, twins in zip(by_kernels, _results(_layer, inputs, batch), strict=True):
+        torch.testing.assert_close(ours, twins, rtol=1e-5, atol=1e-5)
+
+
+def test_compiles_into_one_graph(device: torch.device) -> None:
+    inputs, batch = _inputs(device), _batch(device)
+    compiled = torch.compile(_layer, backend="aot_eager", fullgraph=True)
+    for eager, graph in zip(_results(_layer, inputs, batch), _results(compiled, inputs, batch), strict=True):
+        torch.testing.assert_close(eager, graph, rtol=1e-6, atol=1e-6)
+
+
+def test_operators_keep_torch_s_rules(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemas, fake kernels, autograd and dynamic shapes, by torch's own checker."""
+    monkeypatch.setattr(ops, "has_kernels", lambda x: x.is_cuda)
+    q, k, v, qi, ki = _inputs(device)
+    batch = ops._fields(_batch(device))
+    ids = ops.select_blocks(qi.detach(), ki.detach(), _batch(device), block=BLOCK, topk=KEPT)
+    out, lse = ops.sparse_attention(q, k, v, ids, _batch(device), block=BLOCK, scale=1.0)
+    held = (out.detach(), lse.detach())
+    op = torch.ops.pilotfish
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (op.select_blocks, (qi.detach(), ki.detach(), *batch, BLOCK, KEPT, 1, 0)),
+        (op.select_blocks_out, (ids.clone(), qi.detach(), ki.detach(), *batch, BLOCK, KEPT, 1, 0)),
+        (op.sparse_attention, (q, k, v, ids, *batch, BLOCK, 1.0)),
+        (op.sparse_attention_out, (*(x.clone() for x in held), *(x.detach() for x in (q, k, v)), ids, *batch, BLOCK, 1.0)),
+        (op.index_kl, (q.detach(), k.detach(), held[1], qi, ki, ids, *batch, BLOCK, 1.0, 1.0, True)),
+        (op.index_kl_dense, (q.detach(), k.detach(), None, qi, ki, *batch, 1.0, 1.0, True)),
+    ]  # fmt: skip
+    for function, arguments in calls:
+        torch.library.opcheck(function, arguments)
+
+
+def test_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By finite differences in fp64, which the twins have; the kernels are held to the twins."""
+    monkeypatch.setattr(ops, "has_kernels", lambda x: False)
+    device = torch.device("cpu")
+    batch = Batch.packed([2, 1], [40, 33], device)
+    shapes = ((3, 4, 3), (73, 2, 3), (73, 2, 3), (3, 2, 3), (73, 3))
+    q, k, v, qi, ki = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in shapes)
+    ids = ops.select_blocks(qi.detach(), ki.detach(), batch, block=BLOCK, topk=1)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=0.7)
+
+    def losses(qi: Tensor, ki: Tensor) -> tuple[Tensor, Tensor]:
+        lse = attend(q, k, v)[1].detach()
+        kl = ops.index_kl(q, k, lse, qi, ki, ids, batch, block=BLOCK, scale=0.7, index_scale=0.6)
+        return kl, ops.index_kl_dense(q, k, None, qi, ki, batch, scale=0.7, index_scale=0.6)
+
+    # The log-sum-exp comes in fp32, too coarse for finite differences.
+    assert torch.autograd.gradcheck(lambda *x: attend(*x)[0], (q, k, v))
+    assert torch.autograd.gradcheck(losses, (qi, ki))
+
+
+def test_the_loss_reaches_the_index_branch_alone(device: torch.device) -> None:
+    q, k, v, qi, ki = _inputs(device)
+    batch = _batch(device)
+    ids = ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT)
+    assert not ids.requires_grad
+    out, lse = ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=1.0)
+    kl = ops.index_kl(q, k, lse, qi, ki, ids, batch, block=BLOCK, **SCALES)
+    (kl + ops.index_kl_dense(q, k, lse, qi, ki, batch, **SCALES)).backward(retain_graph=True)
+    assert q.grad is None
+    assert k.grad is None
+    assert qi.grad is not None
+    assert qi.grad.any()
+    assert ki.grad is not None
+    assert ki.grad.any()
+    qi.grad = ki.grad = None
+    out.sum().backward()
+    assert qi.grad is None
+    assert ki.grad is None
+    assert q.grad is not None
+    assert k.grad is not None
+
+
+def test_the_loss_is_a_mean_over_tokens_and_groups(device: torch.device) -> None:
+    """The same rows twice give the same loss; tokens that see nothing count as 0."""
+    q, k, _, qi, ki = _inputs(device)
+    one, more = Batch.single(T, 110, device), torch.full((2 * T,), 50, dtype=torch.int32, device=device)
+    once = ops.index_kl_dense(q, k, None, qi, ki, dataclasses.replace(one, visible=more[:T]), **SCALES)
+    double = [torch.cat((x, x)) for x in (q, qi)]
+    batch = dataclasses.replace(Batch.single(2 * T, 110, device), visible=more)
+    twice = ops.index_kl_dense(double[0], k, None, double[1], ki, batch, **SCALES)
+    torch.testing.assert_close(once, twice, rtol=1e-6, atol=1e-6)
+    more[T:] = 0
+    half = ops.index_kl_dense(double[0], k, None, double[1], ki, batch, **SCALES)
+    torch.testing.assert_close(once / 2, half, rtol=1e-6, atol=1e-6)
+
+
+def test_outputs_of_the_caller(device: torch.device) -> None:
+    q, k, v, qi, ki = (x.detach() for x in _inputs(device))
+    batch = _batch(device)
+    ids = torch.full((T, G, KEPT), 77, dtype=torch.int32, device=device)
+    assert ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT, out=ids) is ids
+    assert torch.equal(ids, ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT))
+    mine = torch.full_like(q, float("nan")), torch.full((T, H), float("nan"), device=device)
+    ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=1.0, out=mine)
+    for ours, fresh in zip(
+        mine, ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=1.0), strict=True
+    ):
+        assert torch.equal(ours, fresh)
+
+
+def test_pages_give_no_gradient(device: torch.device) -> None:
+    q, qi = torch.randn(1, H, D, device=device, requires_grad=True), torch.randn(1, G, D, device=device)
+    k, ki = torch.randn(3, BLOCK, G, D, device=device), torch.randn(3, BLOCK, D, device=device)
+    pages = torch.tensor([[2, 0]], dtype=torch.int32, device=device)
+    batch = Batch.packed([1], [50], device, pages)
+    ids = ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT)
+    with pytest.raises(ValueError, match=r"batch\.pages is given and a gradient wanted"):
+        ops.sparse_attention(q, k, k, ids, batch, block=BLOCK, scale=1.0)
+    with torch.no_grad():
+        ops.sparse_attention(q, k, k, ids, batch, block=BLOCK, scale=1.0)
+    with pytest.raises(ValueError, match=r"batch\.pages is given"):
+        ops.index_kl_dense(q, k[0], None, qi, ki[0], batch, **SCALES)
+
+
+BAD: list[tuple[str, str]] = [
+    ("q", "q is torch.int64 "),
+    ("k", "k is torch.float32 [110, 2, 32]: torch.float32 [N, G, 64], as q, is accepted"),
+    ("heads", "q has 34 heads for 2 KV groups: 1 to 16 heads per group are accepted"),
+    ("lse", "lse is torch.float32 [4, 5]: torch.float32 [5, 4] is accepted"),
+    ("qi", "qi is torch.float32 [5, 4, 64]"),
+    ("ki", "ki is torch.float16 [110, 64]: torch.float32 [110, 64]"),
+    ("ids", "ids is torch.int64 [5, 2, 2]"),
+    ("kept", "ids keeps 33 blocks: up to 32 are accepted"),
+    ("block", "block is 48: 32, 64 or 128 is accepted"),
+    ("scale", "scale is nan: a positive finite number is accepted"),
+    ("index_scale", "index_scale is 0.0: a positive finite number is accepted"),
+    ("stride", "qi has strides (1, 10, 5): a contiguous last dimension is accepted"),
+    ("width", "q is 16 and qi 64 wide: 64 or 128 is accepted"),
+]
+
+
+@pytest.mark.parametrize(("what", "sentence"), BAD)
+def test_bad_input_is_refused_in_one_sentence(device: torch.device, what: str, sentence: str) -> None:
+    q, k, _, qi, ki = (x.detach() for x in _inputs(device))
+    lse, ids = torch.zeros(T, H, device=device), torch.zeros(T, G, KEPT, dtype=torch.int32, device=device)
+    arguments: dict[str, Any] = {"block": BLOCK, **SCALES}
+    match what:
+        case "q":
+            q = q.long()
+        case "k":
+            k = k[..., :32]
+        case "heads":
+            q = torch.zeros(T, 34, D, device=device)
+        case "lse":
+            lse = lse.T
+        case "qi":
+            qi = torch.zeros(T, 4, D, device=device)
+        case "ki":
+            ki = ki.half()
+        case "ids":
+            ids = ids.long()
+        case "kept":
+            ids = torch.zeros(T, G, 33, dtype=torch.int32, device=device)
+        case "stride":
+            qi = torch.zeros(D, G, T, device=device).permute(2, 1, 0)
+            sentence = sentence.replace("(1, 10, 5)", str(qi.stride()))
+        case "width":
+            q, k = q[..., :16], k[..., :16]
+        case "block":
+            arguments["block"] = 48
+        case "scale":
+            arguments["scale"] = float("nan")
+        case "index_scale":
+            arguments["index_scale"] = 0.0
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        ops.index_kl(q, k, lse, qi, ki, ids, _batch(device), **arguments)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+@gpu
+def test_a_graph_captures_a_whole_step(device: torch.device) -> None:
+    """One decoded token: captured once, replayed on other numbers."""
+    keys, shape = 5000, {"device": device, "dtype": torch.bfloat16}
+    q, qi = torch.randn(1, 64, 128, **shape), torch.randn(1, 4, 128, **shape)
+    k, v, ki = (torch.randn(*s, **shape) for s in ((keys, 4, 128), (keys, 4, 128), (keys, 128)))
+    batch = Batch.single(1, keys, device)
+
+    def step() -> tuple[Tensor, Tensor]:
+        ids = ops.select_blocks(qi, ki, batch, block=128, topk=16)
+        return ops.sparse_attention(q, k, v, ids, batch, block=128, scale=0.09)
+
+    with torch.no_grad():
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+        for x in (q, qi, k, v, ki):
+            x.normal_()
+        graph.replay()
+        for ours, fresh in zip(captured, step(), strict=True):
+            assert torch.equal(ours, fresh)
