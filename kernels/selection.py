@@ -1,6 +1,6 @@
 """Which blocks of keys each token attends to, chosen on the GPU by the index branch.
 
-Scores of all blocks go to memory, a piece of the tokens at a time, and the best of them are kept: two
+Ranks of all blocks go to memory, a piece of the tokens at a time, and the best of them are kept: two
 launches per piece, nothing that waits for the GPU, nothing that depends on the order of programs.
 
 Shape legend: T new tokens, N keys, P pages, G index heads (one per KV group), D head width, C blocks of keys,
@@ -16,14 +16,14 @@ import triton
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.block_scores import ScoreTiles, launch_block_scores, score_tiles
+from pilotfish.kernels.block_ranks import ScoreTiles, launch_block_ranks, score_tiles
 from pilotfish.kernels.top_blocks import TopTiles, launch_top_blocks, top_tiles
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
 WIDTHS = (32, 64, 128)
 BLOCKS = (32, 64, 128)
 MAX_TOPK = 32
-SCORE_BYTES = 1 << 29  # scores held at a time
+RANK_BYTES = 1 << 29  # ranks held at a time
 
 
 def select_blocks(
@@ -36,7 +36,7 @@ def select_blocks(
     local: int = 1,
     init: int = 0,
     out: Tensor | None = None,
-    score_bytes: int = SCORE_BYTES,
+    rank_bytes: int = RANK_BYTES,
     score_cut: ScoreTiles | None = None,
     top_cut: TopTiles | None = None,
 ) -> Tensor:
@@ -48,7 +48,7 @@ def select_blocks(
     and the `init` first are always kept; then the best, at ties the lower id. The tensor cores sum fp8
     products with about 14 bits, so near ties of fp8 may fall either way.
 
-    `out` receives the ids. `score_bytes` bounds the scores held at a time (one token's always fit).
+    `out` receives the ids. `rank_bytes` bounds the ranks held at a time (one token's always fit).
     `score_cut` and `top_cut` replace the tables' choice. Raises ValueError for what the kernels do not take.
     """
     T, G, K = _checked(qi_TGD, ki, batch, block, topk, local, init)
@@ -67,21 +67,21 @@ def select_blocks(
     if T == 0:
         return out
     C = max(1, triton.cdiv(batch.max_keys, block))
-    piece = min(T, max(1, score_bytes // (4 * G * C)))
+    piece = min(T, max(1, rank_bytes // (4 * G * C)))
     rows = min(batch.max_queries, piece) * G
     score_cut = score_cut or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
     top_cut = top_cut or top_tiles(piece * G, C, K)
     # Whole vectors per block, and few different sizes while a prefix grows: both are kind to the allocator.
     width, height = _round_up(piece * G, 32), _round_up(C, 256)
     if score_cut.keys_first:
-        scores_CR = torch.empty(width, height, dtype=torch.float32, device=ki.device).T
+        ranks_CR = torch.empty(width, height, dtype=torch.int32, device=ki.device).T
     else:
-        scores_CR = torch.empty(height, width, dtype=torch.float32, device=ki.device)
+        ranks_CR = torch.empty(height, width, dtype=torch.int32, device=ki.device)
     keys = None if batch.pages is not None else ki.shape[0]
     for first in range(0, T, piece):
         tokens = min(piece, T - first)
-        launch_block_scores(qi_TGD, ki, batch, scores_CR, first, tokens, block, score_cut)
-        launch_top_blocks(scores_CR, out, batch, first, tokens, keys, block, local, init, top_cut)
+        launch_block_ranks(qi_TGD, ki, batch, ranks_CR, first, tokens, block, score_cut)
+        launch_top_blocks(ranks_CR, out, batch, first, tokens, keys, block, local, init, top_cut)
     return out
 
 

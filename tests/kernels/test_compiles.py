@@ -50,23 +50,23 @@ def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
 CASES: dict[str, tuple[Callable[[], None], dict[str, bool]]] = {
     "select a chunk at 1M": (
         lambda: _select(8192, 1 << 20, BF16),
-        {"_block_scores": True, "_top_blocks": False},
+        {"_block_ranks": True, "_top_blocks": False},
     ),
-    "select a chunk at 1M, fp8": (lambda: _select(8192, 1 << 20, FP8), {"_block_scores": True}),
-    "select for a clip": (lambda: _select(256, 65536, FP16), {"_block_scores": True}),
+    "select a chunk at 1M, fp8": (lambda: _select(8192, 1 << 20, FP8), {"_block_ranks": True}),
+    "select for a clip": (lambda: _select(256, 65536, FP16), {"_block_ranks": True}),
     "select for one token": (
         lambda: _select(1, 1 << 20, BF16),
-        {"_block_scores": True, "_top_blocks": False},
+        {"_block_ranks": True, "_top_blocks": False},
     ),
-    "select for one token, fp8": (lambda: _select(1, 1 << 20, FP8), {"_block_scores": True}),
-    "select in pages": (lambda: _select_paged(4, 65536, BF16), {"_block_scores": True}),
+    "select for one token, fp8": (lambda: _select(1, 1 << 20, FP8), {"_block_ranks": True}),
+    "select in pages": (lambda: _select_paged(4, 65536, BF16), {"_block_ranks": True}),
     "select for nano": (
         lambda: _select(4096, 4096, BF16, groups=2, width=64, block=32),
-        {"_block_scores": True, "_top_blocks": False},
+        {"_block_ranks": True, "_top_blocks": False},
     ),
     "select for nano, fp32": (
         lambda: _select(4096, 4096, FP32, groups=2, width=64, block=32),
-        {"_block_scores": False},
+        {"_block_ranks": False},
     ),
 }
 

@@ -210,13 +210,13 @@ def _first_rows(batch: Batch, rows: int) -> dict[str, Tensor]:
 
 
 def test_pieces_change_nothing(device: torch.device) -> None:
-    """Scores held for a few tokens at a time, cutting through sequences."""
+    """Ranks held for a few tokens at a time, cutting through sequences."""
     qi, ki = _random(25, 2, 64, device=device), _random(600, 64, device=device)
     batch = Batch.packed([3, 12, 10], [100, 300, 200], device)
     settings: dict[str, Any] = {"block": 32, "topk": 4, "top_cut": WIDE}
     whole = select_blocks(qi, ki, batch, **settings)
-    for score_bytes in (0, 4 * 2 * 10 * 19):
-        assert torch.equal(whole, select_blocks(qi, ki, batch, **settings, score_bytes=score_bytes))
+    for rank_bytes in (0, 4 * 2 * 10 * 19):
+        assert torch.equal(whole, select_blocks(qi, ki, batch, **settings, rank_bytes=rank_bytes))
 
 
 def test_strides_are_free(device: torch.device) -> None:

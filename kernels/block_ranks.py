@@ -1,4 +1,7 @@
-"""Scores of every block of keys on the GPU: for each new token and index head, the best product in a block.
+"""Ranks of every block of keys on the GPU: for each new token and index head, the best product in a block.
+
+A rank is the score as an integer of the same order, so that comparing, and picking the largest, is exact and
+cheap.
 
 The heads of a token share their keys, so a tile's rows are (token, head) pairs: 32 tokens of 4 heads fill the
 128 rows of a matrix instruction. Programs stand side by side over the rows and over spans of the keys; those
@@ -23,21 +26,28 @@ from pilotfish.kernels.batch import Batch
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
 MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
-NARROW = tl.constexpr(
-    16
-)  # float32 has no matrix instruction of full precision: its products take narrow steps
+NARROW = tl.constexpr(16)  # width of a step of float32, which has no matrix instruction of full precision
+
+
+LONGEST_STEP = 128  # keys
+LONGEST_SPAN = 64  # steps
 
 
 @dataclass(frozen=True)
 class ScoreTiles:
-    """How one launch is cut up: rows and keys of a step, blocks per program, warps, load stages, order."""
+    """How one launch is cut up."""
 
     rows: int
+    """(Token, head) pairs of one program."""
     keys: int
+    """Keys of one step: a multiple of the block."""
     span: int
+    """Blocks of one program: a multiple of a step's."""
     warps: int
     stages: int
+    """Steps whose keys are under way at a time."""
     keys_first: bool
+    """Whether the keys are the matrix instruction's first operand."""
 
 
 def score_tiles(
@@ -45,17 +55,17 @@ def score_tiles(
 ) -> ScoreTiles:
     """The cut for sequences of at most `rows` rows and `blocks` blocks on `cores` multiprocessors."""
     if dtype == torch.float32:
-        tile, keys, warps, stages, keys_first = 32, 128, 4, 1, False
+        tile, warps, stages, keys_first = 32, 4, 1, False
     elif rows > 64:
-        tile, keys, warps, stages, keys_first = 128, 128, 4, 3, False
+        tile, warps, stages, keys_first = 128, 4, 2, False
     else:
-        tile, keys, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 128, 4, 4, True
-    # Eight programs per multiprocessor keep the card full to the end; spans beyond 64 blocks gain nothing.
-    programs = 8 * cores
-    span = triton.cdiv(blocks * sequences * triton.cdiv(rows, tile), programs)
-    step = keys // block
-    span = step * triton.cdiv(min(max(span, 4), 64), step)
-    return ScoreTiles(tile, keys, span, warps, stages, keys_first)
+        tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3, True
+    # Two programs share a multiprocessor: one multiplies while the other looks for the best. Spans are such
+    # that the programs come in whole waves, and long enough that starting one costs little.
+    steps = triton.cdiv(blocks * block, LONGEST_STEP) * sequences * triton.cdiv(rows, tile)
+    slots = 2 * cores
+    span = triton.cdiv(steps, slots * triton.cdiv(steps, slots * LONGEST_SPAN))
+    return ScoreTiles(tile, LONGEST_STEP, span * LONGEST_STEP // block, warps, stages, keys_first)
 
 
 @triton.jit
@@ -75,6 +85,13 @@ def _at_least_nan(x):
 
 
 @triton.jit
+def _rank(score):
+    """Integers in the order of the scores; NaN is -1e30, as is all below, and -0 is 0."""
+    bits = (tl.minimum(_at_least_nan(score), MAX_SCORE) + 0.0).to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
 def _rows(pointers_R, mask_R1, D: tl.constexpr):
     """The first D numbers of each row."""
     x_RD = tl.load(pointers_R[:, None] + tl.arange(0, D)[None, :], mask=mask_R1)
@@ -83,8 +100,8 @@ def _rows(pointers_R, mask_R1, D: tl.constexpr):
 
 @triton.jit
 def _score_step(
-    q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
-    k_stride_p, k_stride_n, scores_stride_c,
+    q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
+    k_stride_p, k_stride_n, ranks_stride_c,
     D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Score the blocks from c on, KEYS keys in all; WHOLE: every row sees every one of these keys."""
@@ -104,32 +121,30 @@ def _score_step(
         x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
         if not WHOLE:
             x_NR = tl.where(n_N[:, None] < seen_R[None, :], _at_least_nan(x_NR), float("-inf"))
-        best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, scores_R.shape[0])), 1)
-        pointers = scores_R[None, :] + (block_C * scores_stride_c)[:, None]
+        best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, ranks_R.shape[0])), 1)
+        pointers = ranks_R[None, :] + (block_C * ranks_stride_c)[:, None]
         wanted = known_R[None, :] & (block_C * BLOCK < length)[:, None]
     else:
         if q_RD is not None:
             x_RN = tl.dot(q_RD, tl.trans(_rows(k_N, there_N1, D)), input_precision="ieee")
         else:
-            x_RN = tl.zeros((scores_R.shape[0], KEYS), tl.float32)
+            x_RN = tl.zeros((ranks_R.shape[0], KEYS), tl.float32)
             for d in tl.range(0, D, NARROW, num_stages=1):
                 qd, kd = _rows(q_R + d, known_R[:, None], NARROW), _rows(k_N + d, there_N1, NARROW)
                 x_RN = tl.dot(qd, tl.trans(kd), x_RN, input_precision="ieee")
         if not WHOLE:
             x_RN = tl.where(n_N[None, :] < seen_R[:, None], _at_least_nan(x_RN), float("-inf"))
-        best = tl.max(tl.reshape(x_RN, (scores_R.shape[0], STEP, BLOCK)), 2)
-        pointers = scores_R[:, None] + (block_C * scores_stride_c)[None, :]
+        best = tl.max(tl.reshape(x_RN, (ranks_R.shape[0], STEP, BLOCK)), 2)
+        pointers = ranks_R[:, None] + (block_C * ranks_stride_c)[None, :]
         wanted = known_R[:, None] & (block_C * BLOCK < length)[None, :]
-    if WHOLE:
-        best = _at_least_nan(best)
-    tl.store(pointers, best, mask=wanted)
+    tl.store(pointers, _rank(best), mask=wanted)
 
 
 @triton.jit
-def _block_scores(
-    q, k, scores, query_starts, key_lengths, pages, key_starts, visible,
+def _block_ranks(
+    q, k, ranks, query_starts, key_lengths, pages, key_starts, visible,
     first, tokens, span, max_keys, keys, page_count,
-    q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, scores_stride_c, scores_stride_r,
+    q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride_c, ranks_stride_r,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -163,34 +178,34 @@ def _block_scores(
 
     q_R = q + token_R.to(tl.int64) * q_stride_t + head_R * q_stride_g
     q_RD = None if q.dtype.element_ty == tl.float32 else _rows(q_R, known_R[:, None], D)
-    scores_R = scores + (r_R - first * G) * scores_stride_r
+    ranks_R = ranks + (r_R - first * G) * ranks_stride_r
     pages_s = None if pages is None else pages + s * pages_stride
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
         _score_step(
-            q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
-            k_stride_p, k_stride_n, scores_stride_c, D, BLOCK, KEYS, KEYS_FIRST, True,
+            q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
+            k_stride_p, k_stride_n, ranks_stride_c, D, BLOCK, KEYS, KEYS_FIRST, True,
         )  # fmt: skip
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
         _score_step(
-            q_R, q_RD, k, scores_R, seen_R, known_R, pages_s, c, start, length, page_count,
-            k_stride_p, k_stride_n, scores_stride_c, D, BLOCK, KEYS, KEYS_FIRST, False,
+            q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
+            k_stride_p, k_stride_n, ranks_stride_c, D, BLOCK, KEYS, KEYS_FIRST, False,
         )  # fmt: skip
 
 
-def launch_block_scores(
+def launch_block_ranks(
     q_TGD: Tensor,
     k: Tensor,
     batch: Batch,
-    scores_CR: Tensor,
+    ranks_CR: Tensor,
     first: int,
     tokens: int,
     block: int,
     tiles: ScoreTiles,
 ) -> None:
-    """Write the scores of `tokens` tokens from `first` on to scores_CR, fp32, any strides.
+    """Write the ranks of `tokens` tokens from `first` on to ranks_CR, int32, any strides.
 
-    A block's score is the largest product of the row with a visible key of the block, at least -1e30 (also
-    where all are NaN). Of blocks that a row sees nothing of, the score may stay unwritten.
+    A block's score is the largest product of the row with a visible key of the block. Of blocks that a row
+    sees nothing of, the rank may stay unwritten.
     """
     G, D = q_TGD.shape[1:]
     paged = batch.pages is not None
@@ -202,12 +217,12 @@ def launch_block_scores(
     )
     if min(grid) == 0:
         return
-    _block_scores[grid](
-        q_TGD, k, scores_CR,
+    _block_ranks[grid](
+        q_TGD, k, ranks_CR,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
         first, tokens, tiles.span, batch.max_keys, 2**31 - 1 if paged else k.shape[0], k.shape[0],
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),
-        batch.pages.stride(0) if batch.pages is not None else 0, scores_CR.stride(0), scores_CR.stride(1),
+        batch.pages.stride(0) if batch.pages is not None else 0, ranks_CR.stride(0), ranks_CR.stride(1),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
-        STAGES=tiles.stages, num_warps=tiles.warps,
+        STAGES=tiles.stages + paged, num_warps=tiles.warps,
     )  # fmt: skip
