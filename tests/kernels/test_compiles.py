@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,34 @@ def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
     select_blocks(qi, torch.empty(keys // 128, 128, 128, dtype=dtype), batch, block=128, topk=16)
 
 
+def _train(
+    dtype: torch.dtype, *, heads: int = 64, groups: int = 4, width: int = 128, block: int = 128
+) -> None:
+    """Every kernel that only training has."""
+    from pilotfish.kernels.backward import sparse_attention_backward
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.training import index_kl
+    from pilotfish.kernels.warmup import index_kl_dense
+
+    q, k = torch.empty(256, heads, width, dtype=dtype), torch.empty(512, groups, width, dtype=dtype)
+    qi, ki = torch.empty(256, groups, width, dtype=dtype), torch.empty(512, width, dtype=dtype)
+    ids, lse = torch.zeros(256, groups, 16, dtype=torch.int32), torch.empty(256, heads)
+    batch = Batch.single(256, 512, "cpu")
+    sparse_attention_backward(q, lse, q, k, k, ids, q, lse, batch, block=block, scale=1.0)
+    index_kl(q, k, lse, qi, ki, ids, batch, block=block, scale=1.0, index_scale=1.0)
+    index_kl_dense(q, k, None, qi, ki, batch, scale=1.0, index_scale=1.0)
+
+
+TRAINING = {
+    "_pieces": True, "_add_slots": False, "_add_pieces": False, "_row_products": False,
+    "_student_sums": True, "_losses": True, "_stream": True, "_dense_losses": True,
+}  # fmt: skip
+
+# Bytes that registers may spill. These kernels touch theirs once per tile, outside the loop over heads.
+MAY_SPILL = {"_losses": 512, "_dense_losses": 512, "_pieces": 64}
+
 # What to compile. Kernels: names as in the source, with whether the tensor cores' own instruction must show.
-CASES: dict[str, tuple[Callable[[], None], dict[str, bool]]] = {
+CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "select a chunk at 1M": (
         lambda: _select(8192, 1 << 20, BF16),
         {"_block_ranks": True, "_top_blocks": False},
@@ -68,6 +94,13 @@ CASES: dict[str, tuple[Callable[[], None], dict[str, bool]]] = {
         lambda: _select(4096, 4096, FP32, groups=2, width=64, block=32),
         {"_block_ranks": False},
     ),
+    "train": (lambda: _train(BF16), TRAINING),
+    "train, fp16": (lambda: _train(FP16), TRAINING),
+    "train nano": (lambda: _train(BF16, heads=6, groups=2, width=64, block=32), dict.fromkeys(TRAINING)),
+    "train nano, fp32": (
+        lambda: _train(FP32, heads=6, groups=2, width=64, block=32),
+        dict.fromkeys(TRAINING, False),
+    ),
 }
 
 
@@ -86,9 +119,10 @@ def test_kernels_compile_for_hopper(compiled: dict[str, Any], case: str) -> None
     names = {kernel["name"] for kernel in compiled[case]}
     assert names >= set(CASES[case][1])
     for kernel in compiled[case]:
-        assert kernel["wgmma"] == CASES[case][1].get(kernel["name"], kernel["wgmma"])
+        expected = CASES[case][1].get(kernel["name"])
+        assert expected is None or kernel["wgmma"] == expected
         assert kernel["shared"] <= SHARED_BYTES
-        assert kernel["spilled"] == 0
+        assert kernel["spilled"] <= MAY_SPILL.get(kernel["name"], 0)
 
 
 class _CompileOnly:
