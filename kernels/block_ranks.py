@@ -48,6 +48,8 @@ class ScoreTiles:
     """Steps whose keys are under way at a time."""
     keys_first: bool
     """Whether the keys are the matrix instruction's first operand."""
+    early: bool = False
+    """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
 
 def score_tiles(
@@ -147,8 +149,11 @@ def _block_ranks(
     q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride_c, ranks_stride_r,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     s = tl.program_id(2)
     begin = tl.maximum(tl.load(query_starts + s), first)
     end = tl.load(query_starts + s + 1)
@@ -224,5 +229,5 @@ def launch_block_ranks(
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),
         batch.pages.stride(0) if batch.pages is not None else 0, ranks_CR.stride(0), ranks_CR.stride(1),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
-        STAGES=tiles.stages + paged, num_warps=tiles.warps,
+        STAGES=tiles.stages + paged, EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
     )  # fmt: skip
