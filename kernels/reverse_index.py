@@ -109,7 +109,7 @@ def _look_up(
     G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
 ):  # fmt: skip
-    """The list of each choice of one tile of tokens, how many keys its token sees, and where the block lies."""
+    """The list of each choice of a tile of tokens, how many keys its token sees, where the block lies."""
     e = tl.arange(0, TILE * KEPT)
     t, j = tile * TILE + e // KEPT, e % KEPT
     there = (t < tokens) & (j < K)
@@ -140,10 +140,10 @@ def _count(
     ids, counts, lists, ranks, limits, places, tokens, available, per_group, all_lists, ids_t, ids_g,
     query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
     G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    STEP: tl.constexpr,
-    SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
+    STEP: tl.constexpr, SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr,
+    VISIBLE: tl.constexpr,
 ):  # fmt: skip
-    """Number the choices of one tile of tokens within each list, STEP tokens at a time; count them per list."""
+    """Number the choices of a tile of tokens within each list, STEP tokens at a time; count them."""
     tile, g = tl.program_id(0), tl.program_id(1)
     _look_up(
         ids, lists, limits, places, tile, g, tokens, available, per_group, ids_t, ids_g,
@@ -153,7 +153,7 @@ def _count(
     tl.debug_barrier()
     counts += tile.to(tl.int64) * all_lists
     e = tl.arange(0, STEP * KEPT)
-    # Summed over the choices of the same list: how many stand before, and how many there are in the high half.
+    # Summed over the choices of the same list: how many stand before, in the high half how many there are.
     weight = 0x10000 + (e[:, None] < e[None, :]).to(tl.int32)
     t, j = tile * TILE + e // KEPT, e % KEPT
     entry = (t * G + g) * K + j
