@@ -12,6 +12,7 @@ D head width, K kept blocks.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -81,20 +82,30 @@ def choose_tiles(
     """The faster kernel for a shape and its cut."""
     T = q_THD.shape[0]
     G, K = ids_TGK.shape[1:]
+    cores, overlap = _card(q_THD.device)
     if q_THD.dtype == torch.float32:
         # No matrix unit keeps fp32's precision; small tiles keep the plain multiplications in registers.
-        return QueryOuterTiles(keys=32, splits=_splits(T * G, K, q_THD.device), warps=4, stages=2)
+        splits = _splits(T * G, K, 2 * cores)
+        return QueryOuterTiles(keys=32, splits=splits, stages=2, merge_width=16, overlap=overlap)
     if T >= KV_OUTER_TOKENS and T * K / lists_per_group(k, batch, block) >= KV_OUTER_CHOICES:
         return KVOuterTiles()
-    return QueryOuterTiles(splits=_splits(T * G, K, q_THD.device))
+    splits = _splits(T * G, K * max(block // 64, 1), 2 * cores)
+    return QueryOuterTiles(keys=64, splits=splits, merge_width=16, overlap=overlap)
 
 
-def _splits(programs: int, kept: int, device: torch.device) -> int:
-    """Programs per token and group: a power of two that gives each multiprocessor about two, if there are
-    blocks."""
-    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-    wanted = triton.next_power_of_2(triton.cdiv(2 * cores, programs))
-    return min(wanted, triton.next_power_of_2(kept))
+def _splits(programs: int, steps: int, wanted: int) -> int:
+    """Into how many programs to split each of `programs` of `steps` steps, to have `wanted`: a power of
+    two."""
+    return min(triton.next_power_of_2(triton.cdiv(wanted, programs)), triton.next_power_of_2(steps))
+
+
+@functools.cache
+def _card(device: torch.device) -> tuple[int, bool]:
+    """Multiprocessors of a card, and whether a kernel can start before the one in front of it has ended."""
+    if device.type != "cuda":
+        return 1, False
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major >= 9
 
 
 def _check(

@@ -76,7 +76,7 @@ def kv_outer(
     for first in range(0, T, tokens):
         part = slice(first, min(first + tokens, T))
         index = reverse_index(ids_TGK[part], k, batch, block, tiles.piece, first)
-        _attend[(len(index.pieces_PF),)](
+        _attend_blocks[(len(index.pieces_PF),)](
             q_THD[part], k, v, index.entries_E, index.limits_E, index.pieces_PF,
             partial_TGKRD, partial_lse_TGKR,
             *q_THD.stride()[:2], page_k, *k.stride()[-3:-1], page_v, *v.stride()[-3:-1],
@@ -94,7 +94,7 @@ def kv_outer(
 
 
 @triton.jit
-def _attend(
+def _attend_blocks(
     q, k, v, entries, limits, pieces, partial, partial_lse,
     q_t, q_h, k_p, k_n, k_g, v_p, v_n, v_g, scale, available,
     CHOICES: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,

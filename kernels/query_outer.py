@@ -11,7 +11,6 @@ splits, R heads of a group, M rows of a tile (R rounded up to 16), B keys of a s
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -32,8 +31,9 @@ LOG2E = math.log2(math.e)
 class QueryOuterTiles:
     """How the pass is cut up.
 
-    keys: of one step. splits: programs that share the blocks of a token and group. merge_width: columns of a
-    head that one program of the merge takes.
+    keys: of one step. splits: programs that share the blocks of a token and group. merge_width: columns of
+    a head that one program of the merge takes. overlap: start the merge while the last programs still run,
+    which takes Hopper or later.
     """
 
     keys: int = 64
@@ -41,6 +41,7 @@ class QueryOuterTiles:
     warps: int = 4
     stages: int = 3
     merge_width: int = 64
+    overlap: bool = False
 
 
 def query_outer(
@@ -67,9 +68,9 @@ def query_outer(
     else:
         results_TGSRD = torch.empty(T, G, splits, heads, D, dtype=torch.float32, device=q_THD.device)
         logs_TGSR = torch.empty(T, G, splits, heads, dtype=torch.float32, device=q_THD.device)
-    overlap = splits > 1 and can_overlap(q_THD.device)
+    overlap = tiles.overlap and splits > 1 and not INTERPRET
     page_k, page_v = (x.stride(0) if batch.pages is not None else 0 for x in (k, v))
-    _attend[(T * G, splits)](
+    _attend_queries[(T * G, splits)](
         q_THD, k, v, ids_TGK, results_TGSRD, logs_TGSR,
         *q_THD.stride()[:2], *ids_TGK.stride()[:2],
         page_k, *k.stride()[-3:-1], page_v, *v.stride()[-3:-1],
@@ -87,14 +88,8 @@ def query_outer(
         )  # fmt: skip
 
 
-@functools.cache
-def can_overlap(device: torch.device) -> bool:
-    """Whether a kernel can start before the one in front of it has ended: on Hopper and later."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
 @triton.jit
-def _attend(
+def _attend_queries(
     q, k, v, ids, results, logs,
     q_t, q_h, ids_t, ids_g, k_p, k_n, k_g, v_p, v_n, v_g,
     results_t, results_g, results_s, results_r, logs_t, logs_g, logs_s, logs_r, scale, available, groups,

@@ -46,6 +46,45 @@ def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
     select_blocks(qi, torch.empty(keys // 128, 128, 128, dtype=dtype), batch, block=128, topk=16)
 
 
+def _attend(
+    queries: int,
+    keys: int,
+    dtype: torch.dtype,
+    *,
+    heads: int = 64,
+    groups: int = 4,
+    width: int = 128,
+    block: int = 128,
+    kept: int = 16,
+    paged: bool = False,
+    key_dtype: torch.dtype | None = None,
+    overlap: bool = False,
+) -> None:
+    from pilotfish.kernels.attention import sparse_attention
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.query_outer import QueryOuterTiles
+
+    q, ids = (
+        torch.empty(queries, heads, width, dtype=dtype),
+        torch.zeros(queries, groups, kept, dtype=torch.int32),
+    )
+    pages = torch.zeros(1, keys // block, dtype=torch.int32) if paged else None
+    shape = (keys // block, block, groups, width) if paged else (keys, groups, width)
+    k = torch.empty(shape, dtype=key_dtype or dtype)
+    batch = (
+        Batch.single(queries, keys, "cpu") if pages is None else Batch.packed([queries], [keys], "cpu", pages)
+    )
+    tiles = QueryOuterTiles(splits=32, merge_width=16, overlap=True) if overlap else None
+    sparse_attention(q, k, k, ids, batch, block=block, scale=1.0, tiles=tiles)
+
+
+BY_BLOCKS = {
+    "_count": False, "_sum_tiles": False, "_cut": False, "_place": False,
+    "_attend_blocks": True, "_merge": False,
+}  # fmt: skip
+BY_QUERIES = {"_attend_queries": False}
+
+
 def _train(
     dtype: torch.dtype, *, heads: int = 64, groups: int = 4, width: int = 128, block: int = 128
 ) -> None:
@@ -93,6 +132,28 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "select for nano, fp32": (
         lambda: _select(4096, 4096, FP32, groups=2, width=64, block=32),
         {"_block_ranks": False},
+    ),
+    "attend a chunk at 1M": (lambda: _attend(8192, 1 << 20, BF16), BY_BLOCKS),
+    "attend a chunk in pages": (lambda: _attend(8192, 1 << 17, FP16, paged=True), BY_BLOCKS),
+    "attend a chunk, fp8 keys": (lambda: _attend(8192, 1 << 17, BF16, key_dtype=FP8), BY_BLOCKS),
+    "attend a chunk, 32 blocks": (lambda: _attend(8192, 1 << 17, BF16, kept=32, groups=8), BY_BLOCKS),
+    "attend for nano": (
+        lambda: _attend(4096, 4096, BF16, heads=6, groups=2, width=64, block=32),
+        BY_BLOCKS,
+    ),
+    "attend for nano, fp32": (
+        lambda: _attend(4096, 4096, FP32, heads=6, groups=2, width=64, block=32),
+        BY_QUERIES,
+    ),
+    "attend, fp32": (lambda: _attend(4096, 4096, FP32), BY_QUERIES),
+    "attend for a few": (lambda: _attend(32, 1 << 17, BF16), BY_QUERIES),
+    "attend for one token": (
+        lambda: _attend(1, 1 << 20, BF16, overlap=True),
+        BY_QUERIES | {"_merge": False},
+    ),
+    "attend for one token in pages, fp8": (
+        lambda: _attend(1, 1 << 20, BF16, paged=True, key_dtype=FP8, overlap=True),
+        BY_QUERIES | {"_merge": False},
     ),
     "train": (lambda: _train(BF16), TRAINING),
     "train, fp16": (lambda: _train(FP16), TRAINING),

@@ -13,7 +13,7 @@ Lists = dict[tuple[int, int], list[tuple[int, int]]]
 
 
 def _listed(ids_TGK: Tensor, keys: Tensor, batch: Batch, block: int, piece: int, first_row: int = 0) -> Lists:
-    """By group and place of the block: (entry, limit) in the order of the list, put together from its pieces."""
+    """By group and place of the block: (entry, limit) in the order of the list, out of its pieces."""
     index = reverse_index(ids_TGK, keys, batch, block, piece, first_row)
     lists: Lists = {}
     for first, count, group, row in index.pieces_PF.tolist():
