@@ -14,20 +14,50 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 NAN_SCORE = -1e30  # the official rule: a NaN score ranks below every number but above "not visible"
 MASKED_PATH_LIMIT = 1 << 23  # query x key pairs per group up to which one masked pass beats gathering
 GATHER_ROWS = 128
+CHOOSE_ROWS = 512  # queries whose blocks are chosen at a time
+SCORES_AT_ONCE = 1 << 22  # products of queries and keys held at a time
+
+
+def choose_blocks(
+    q_BGTD: Tensor, k_BND: Tensor, start: int, block: int, topk: int, local: int = 1, init: int = 0
+) -> Tensor:
+    """The blocks each query of each group keeps: `select_blocks` of `block_scores`, some queries at a time.
+
+    Memory grows with T and N, never with T x N.
+    """
+    T, N = q_BGTD.shape[2], k_BND.shape[1]
+    kept = min(topk, -(-N // block))
+    parts = []
+    for i in range(0, T, CHOOSE_ROWS):
+        rows = q_BGTD[:, :, i : i + CHOOSE_ROWS]
+        scores = block_scores(rows, k_BND[:, : start + i + rows.shape[2]], start + i, block)
+        ids = select_blocks(scores, start + i, block, topk, local, init)
+        parts.append(F.pad(ids, (0, kept - ids.shape[-1]), value=-1))
+    return torch.cat(parts, dim=2)
 
 
 def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tensor:
     """Scores of every block of keys, fp32 [B, G, T, C]; -inf where no key of the block is visible."""
+    B, G, T, _ = q_BGTD.shape
+    step = max(1, SCORES_AT_ONCE // max(B * G * T * block, 1)) * block
+    starts = range(0, max(k_BND.shape[1], 1), step)
+    parts = [_scores_of(q_BGTD.float(), k_BND[:, i : i + step], start - i, block) for i in starts]
+    return torch.cat(parts, dim=-1)
+
+
+def _scores_of(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tensor:
     T, N = q_BGTD.shape[2], k_BND.shape[1]
-    scores_BGTN = torch.matmul(q_BGTD.float(), k_BND.float().transpose(-1, -2)[:, None])
-    scores_BGTN = scores_BGTN.nan_to_num(nan=NAN_SCORE, posinf=float("inf"), neginf=float("-inf"))
-    positions_T = torch.arange(start, start + T, device=k_BND.device)
-    hidden_TN = torch.arange(N, device=k_BND.device)[None] > positions_T[:, None]
-    scores_BGTN = scores_BGTN.masked_fill(hidden_TN, float("-inf"))
+    scores_BGTN = torch.matmul(q_BGTD, k_BND.float().transpose(-1, -2)[:, None])
+    scores_BGTN.nan_to_num_(nan=NAN_SCORE, posinf=float("inf"), neginf=float("-inf"))
+    if start + 1 < N:  # else every query sees all of these keys
+        positions_T = torch.arange(start, start + T, device=k_BND.device)
+        hidden_TN = torch.arange(N, device=k_BND.device)[None] > positions_T[:, None]
+        scores_BGTN.masked_fill_(hidden_TN, float("-inf"))
     scores_BGTN = F.pad(scores_BGTN, (0, -N % block), value=float("-inf"))
     return scores_BGTN.unflatten(-1, (-1, block)).amax(-1)
 
@@ -70,8 +100,10 @@ def dense_attention(q_BHTD: Tensor, k_BGND: Tensor, v_BGND: Tensor, start: int, 
         # The heads of a group as rows of one product: the grouped call is several times slower in bf16.
         rows_BGRD = q_BHTD.reshape(B, G, H // G, D)
         return F.scaled_dot_product_attention(rows_BGRD, k_BGND, v_BGND, scale=scale).reshape(B, H, 1, D)
-    mask_TN = None
-    if start > 0:
+    mask_TN: Tensor | None = None
+    if start > 0 and q_BHTD.is_cuda and q_BHTD.dtype != torch.float32:
+        mask_TN = causal_lower_right(T, N)  # flash attention, without a mask in memory
+    elif start > 0:
         positions_T = torch.arange(start, start + T, device=q_BHTD.device)
         mask_TN = torch.arange(N, device=q_BHTD.device)[None] <= positions_T[:, None]
     return F.scaled_dot_product_attention(

@@ -161,7 +161,8 @@ def _losses(
     GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
-    """One piece: its share of the loss and of dki, and the dqi slots of its choices. Tiles stand rows x keys."""
+    """One piece: its share of the loss and of dki, and the dqi slots of its choices. Tiles stand rows x
+    keys."""
     piece = tl.program_id(0)
     fields = pieces + piece * 4
     first, count = tl.load(fields), tl.load(fields + 1)

@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pilotfish.kernels import reference as msa
+from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.layer import selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
@@ -81,6 +83,7 @@ class Attention(nn.Module):
         self,
         x_BTE: Tensor,
         rotary: tuple[Tensor, Tensor],
+        batch: Batch,
         cache: Cache | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
@@ -101,17 +104,18 @@ class Attention(nn.Module):
         if not self.sparse or kind == "dense" or (within_budget and index_loss is None):
             out = msa.dense_attention(q, k, v, start, scale)
             keep = None
+        elif index_loss is None:
+            out = selected_attention(
+                q, k, v, qi, ki, batch, block=c.block_size, topk=c.topk_blocks, local=c.local_blocks,
+                init=c.init_blocks, scale=scale,
+            )  # fmt: skip
         else:
             with torch.no_grad():
-                scores = msa.block_scores(qi, ki, start, c.block_size)
-                ids = msa.select_blocks(
-                    scores, start, c.block_size, c.topk_blocks, c.local_blocks, c.init_blocks
+                ids = msa.choose_blocks(
+                    qi, ki, start, c.block_size, c.topk_blocks, c.local_blocks, c.init_blocks
                 )
-            if index_loss is None:
-                out = msa.sparse_attention(q, k, v, ids, start, c.block_size, scale)
-            else:
-                keep = msa.keep_mask(ids, start, c.block_size, keys)
-                out = msa.masked_attention(q, k, v, keep, scale)
+            keep = msa.keep_mask(ids, start, c.block_size, keys)
+            out = msa.masked_attention(q, k, v, keep, scale)
         if self.sparse and index_loss is not None:
             index_loss.add(q, k, qi, ki, keep, scale)
         return self.o_proj(out.transpose(1, 2).flatten(2))
@@ -235,11 +239,12 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
+        batch: Batch,
         cache: Cache | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotary, cache, kind, index_loss)
+        x = x + self.self_attn(self.input_layernorm(x), rotary, batch, cache, kind, index_loss)
         h = self.post_attention_layernorm(x)
         return x + (self.block_sparse_moe(h) if self.moe else self.mlp(h))
 
@@ -265,8 +270,9 @@ class TextModel(nn.Module):
         start, T = 0 if cache is None else cache.length, x_BTE.shape[1]
         positions = torch.arange(start, start + T, device=x_BTE.device)
         rotary = text_rotary(positions, self.config.rotary_dim, self.config.rope_theta)
+        batch = Batch.single(T, start + T, x_BTE.device)
         for layer in self.layers:
-            x_BTE = layer(x_BTE, rotary, cache, kind, index_loss)
+            x_BTE = layer(x_BTE, rotary, batch, cache, kind, index_loss)
         if cache is not None:
             cache.advance(T)
         return self.norm(x_BTE)

@@ -67,13 +67,13 @@ def test_operators_keep_torch_s_rules(device: torch.device, monkeypatch: pytest.
     batch = ops._fields(_batch(device))
     ids = ops.select_blocks(qi.detach(), ki.detach(), _batch(device), block=BLOCK, topk=KEPT)
     out, lse = ops.sparse_attention(q, k, v, ids, _batch(device), block=BLOCK, scale=1.0)
-    held = (out.detach(), lse.detach())
+    held, mine = (out.detach(), lse.detach()), (out.detach().clone(), lse.detach().clone())
     op = torch.ops.pilotfish
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (op.select_blocks, (qi.detach(), ki.detach(), *batch, BLOCK, KEPT, 1, 0)),
         (op.select_blocks_out, (ids.clone(), qi.detach(), ki.detach(), *batch, BLOCK, KEPT, 1, 0)),
         (op.sparse_attention, (q, k, v, ids, *batch, BLOCK, 1.0)),
-        (op.sparse_attention_out, (*(x.clone() for x in held), *(x.detach() for x in (q, k, v)), ids, *batch, BLOCK, 1.0)),
+        (op.sparse_attention_out, (*mine, q.detach(), k.detach(), v.detach(), ids, *batch, BLOCK, 1.0)),
         (op.index_kl, (q.detach(), k.detach(), held[1], qi, ki, ids, *batch, BLOCK, 1.0, 1.0, True)),
         (op.index_kl_dense, (q.detach(), k.detach(), None, qi, ki, *batch, 1.0, 1.0, True)),
     ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""A sparse layer's attention as the engine runs it: in the model's layout, by the kernels where they apply.
+
+On a GPU with the sizes they take, the kernels of `ops.py`; elsewhere `reference.py`.
+
+Shape legend: B sequences of one length, H query heads, G KV groups (= index heads), T new tokens, N keys, D
+head width, I index width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pilotfish.kernels import ops, reference
+from pilotfish.kernels.batch import Batch
+
+
+def selected_attention(
+    q_BHTD: Tensor,
+    k_BGND: Tensor,
+    v_BGND: Tensor,
+    qi_BGTI: Tensor,
+    ki_BNI: Tensor,
+    batch: Batch,
+    *,
+    block: int,
+    topk: int,
+    local: int = 1,
+    init: int = 0,
+    scale: float,
+) -> Tensor:
+    """Attention [B, H, T, D] of each sequence's T newest tokens to the blocks its index branch chooses.
+
+    batch: `Batch.single(T, N)`, made once for all layers. Gradients reach q, k and v.
+    """
+    if not has_kernels(q_BHTD, k_BGND, qi_BGTI, block, topk):
+        start = k_BGND.shape[2] - q_BHTD.shape[2]
+        with torch.no_grad():
+            ids = reference.choose_blocks(qi_BGTI, ki_BNI, start, block, topk, local, init)
+        return reference.sparse_attention(q_BHTD, k_BGND, v_BGND, ids, start, block, scale)
+    outs = []
+    for q_HTD, k_GND, v_GND, qi_GTI, ki_NI in zip(q_BHTD, k_BGND, v_BGND, qi_BGTI, ki_BNI, strict=True):
+        qi_TGI = qi_GTI.detach().transpose(0, 1)
+        ids_TGK = ops.select_blocks(
+            qi_TGI, ki_NI.detach(), batch, block=block, topk=topk, local=local, init=init
+        )
+        q_THD, k_NGD, v_NGD = (x.transpose(0, 1) for x in (q_HTD, k_GND, v_GND))
+        out_THD, _ = ops.sparse_attention(q_THD, k_NGD, v_NGD, ids_TGK, batch, block=block, scale=scale)
+        outs.append(out_THD.transpose(0, 1))
+    return torch.stack(outs)
+
+
+def has_kernels(q_BHTD: Tensor, k_BGND: Tensor, qi_BGTI: Tensor, block: int, topk: int) -> bool:
+    """Whether the kernels take these sizes, here."""
+    _, heads, _, width = q_BHTD.shape
+    return (
+        q_BHTD.is_cuda
+        and width in (64, 128)
+        and qi_BGTI.shape[-1] in (32, 64, 128)
+        and block in (32, 64, 128)
+        and 1 <= topk <= 32
+        and heads // k_BGND.shape[1] <= 16
+        and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
+    )

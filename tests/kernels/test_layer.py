@@ -1,0 +1,49 @@
+"""A layer's attention as the engine calls it: by kernels, and in plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pilotfish.kernels import layer, reference
+from pilotfish.kernels.batch import Batch
+
+SETTINGS = {"block": 32, "topk": 3, "scale": 0.125}
+
+
+def _cached(device: torch.device, sequences: int, new: int, keys: int) -> tuple[Tensor, ...]:
+    """q, k, v, qi, ki as the model and its cache give them: heads first, in buffers with room to grow."""
+    H, G, D, room = 6, 2, 64, keys + 50
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device)
+
+    k, v = (random(sequences, G, room, D)[:, :, :keys] for _ in "kv")
+    q, qi = (random(sequences, new, heads, D).transpose(1, 2) for heads in (H, G))
+    return q, k, v, qi, random(sequences, room, D)[:, :keys]
+
+
+@pytest.mark.parametrize(("sequences", "new", "keys"), [(1, 9, 200), (2, 40, 150), (1, 1, 130)])
+def test_kernels_and_plain_torch_agree(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, sequences: int, new: int, keys: int
+) -> None:
+    inputs, batch = _cached(device, sequences, new, keys), Batch.single(new, keys, device)
+    monkeypatch.setattr(layer, "has_kernels", lambda *_: False)
+    plain = layer.selected_attention(*inputs, batch, **SETTINGS)
+    monkeypatch.setattr(layer, "has_kernels", lambda *_: True)
+    torch.testing.assert_close(
+        layer.selected_attention(*inputs, batch, **SETTINGS), plain, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_choosing_a_few_rows_and_keys_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, _, qi, ki = _cached(torch.device("cpu"), 2, 70, 333)
+    ki[:, 5], qi[0, 1, 3] = float("nan"), float("inf")
+    scores = reference.block_scores(qi, ki, 263, 32)
+    at_once = reference.select_blocks(scores, 263, 32, 4)
+    monkeypatch.setattr(reference, "CHOOSE_ROWS", 9)
+    monkeypatch.setattr(reference, "SCORES_AT_ONCE", 2 * 2 * 9 * 64)
+    torch.testing.assert_close(reference.block_scores(qi, ki, 263, 32), scores)
+    assert torch.equal(reference.choose_blocks(qi, ki, 263, 32, 4), at_once)
+    assert reference.choose_blocks(qi[:1, :, :1], ki[:1, :1], 0, 32, 4).tolist() == [[[[0]], [[0]]]]
