@@ -87,11 +87,13 @@ class Attention(nn.Module):
     ) -> Tensor:
         c, start = self.config, 0 if cache is None else cache.length
         scale = c.head_dim**-0.5
-        q, k, v = self.project(x_BTE, rotary)
+        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
+        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
+        v = self._heads(self.v_proj, x_BTE)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         if self.sparse:
-            qi, ki = self.project_index(x_BTE.detach(), rotary)
+            qi, ki = self._index(x_BTE.detach(), rotary)
             if cache is not None:
                 ki = cache.append_index(self.layer, ki)
         keys = k.shape[2]
@@ -114,16 +116,10 @@ class Attention(nn.Module):
             index_loss.add(q, k, qi, ki, keep, scale)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
-    def project(self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [B, H, T, D], keys and values [B, G, T, D] of the main branch."""
-        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
-        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
-        return q, k, self._heads(self.v_proj, x_BTE)
-
     def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:
         return projection(x_BTE).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
 
-    def project_index(self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _index(self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Index queries [B, G, T, Di] and keys [B, T, Di]; no gradient leaves through `x`."""
         q = self.index_q_proj(x_BTE).unflatten(-1, (-1, self.config.index_dim)).transpose(1, 2)
         q = rotate(self.index_q_norm(q), *rotary)

@@ -28,7 +28,7 @@ from pilotfish.model.text import MoE
 from pilotfish.model.training.loader import Batch, Mix, batches
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.training.trainee import NANO, Masters, build, fuse
+from pilotfish.model.training.trainee import NANO, Masters, build
 
 SYNC_EVERY = 10  # steps between looks at the clock, which all processes must read alike
 
@@ -65,7 +65,6 @@ class Settings:
     save_every: float = 120.0  # seconds
     device: str = "cuda"
     bf16: bool = True
-    fused: bool = True  # torch.compile for what is many small kernels; half a minute at the start
 
 
 def schedule(progress: float, step: int, s: Settings) -> float:
@@ -150,8 +149,6 @@ class Trainer:
         self.model = self.trainee.model
         if s.start_from:
             self.model.load_state_dict(load_file(s.start_from))
-        if s.fused and s.device == "cuda":
-            fuse(self.model)
         self.masters = Masters(self.trainee)
         matrices, rest = split_parameters(self.masters.named.items())
         fused = s.device == "cuda"

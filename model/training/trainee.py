@@ -8,15 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pilotfish.model.layers import GemmaRMSNorm
 from pilotfish.model.m3 import M3, initialise
-from pilotfish.model.text import MLP, Attention, AttentionKind, IndexLoss, MoE
+from pilotfish.model.text import AttentionKind, IndexLoss, MoE
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.heads import CELL, DenseHeads, Targets
 from pilotfish.model.training.loader import Batch
 from pilotfish.model.training.nano import nano_config
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.vision import VisionLayer
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
@@ -110,20 +108,6 @@ def frame_patches(frames: Tensor, members: Tensor, noise: float) -> tuple[Tensor
     x = x.view(M, t, 2, h // 2, 2, 14, w // 2, 2, 14, 3)
     x = x.permute(0, 1, 3, 6, 4, 7, 9, 2, 5, 8)  # M, t, row, column, 2, 2, channel, time, 14, 14
     return x.reshape(M * t * h * w, -1), (t, h, w)
-
-
-def fuse(model: M3) -> None:
-    """Let torch.compile fuse what is many small kernels: norms, gates, rotations and the vision layers.
-
-    Shapes stay dynamic; what chooses and attends to blocks is left alone.
-    """
-    torch._dynamo.config.cache_size_limit = 64
-    for module in model.modules():
-        if isinstance(module, Attention):
-            for name in ("project", "project_index") if module.sparse else ("project",):
-                setattr(module, name, torch.compile(getattr(module, name), dynamic=True))
-        elif isinstance(module, GemmaRMSNorm | MLP | MoE | VisionLayer):
-            module.compile(dynamic=True)
 
 
 def build(width: int, height: int, device: str, bf16: bool) -> Trainee:
