@@ -20,7 +20,8 @@ from pilotfish.model.training.heads import CELL, LETTERS
 from pilotfish.model.training.samples import Sample, SampleMaker, text_stream
 from pilotfish.model.training.shards import Episode, read_shard
 
-BUCKETS = (640, 896, 1280, 1792, 2560)
+BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560)
+TEXT_LENGTH = 640  # tokens of a row of plain text
 LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
 
 
@@ -84,7 +85,7 @@ class EpisodeBatches(IterableDataset[Batch]):
                 waiting[size] = []
 
     def _samples(self, maker: SampleMaker, draw: random.Random, seed: int) -> Iterator[Sample]:
-        text = text_stream(maker.tokenizer, BUCKETS[0], seed)
+        text = text_stream(maker.tokenizer, TEXT_LENGTH, seed)
         while True:
             for ep in self._episodes(draw):
                 roll = draw.random()

@@ -12,7 +12,6 @@ import json
 import random
 import string
 import sysconfig
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from pilotfish.model.training.shards import Episode, Widget
 GRID = 1000
 DIGIT_WEIGHT = 2.0
 TEXT_WEIGHT = 0.5
+PASSIVE = ("text", "word", "label")  # kinds of widget that are there to be read
 ONSETS = (
     "b",
     "br",
@@ -132,13 +132,12 @@ class SampleMaker:
         which nothing moves.
         """
         n = self.random.randrange(len(ep.frames))
-        names = Counter(w.text for w in ep.widgets[n])
-        named = [w for w in ep.widgets[n] if w.text.strip() and names[w.text] == 1 and len(w.text) <= 40]
+        named = unambiguous(ep.widgets[n])
         if not named:
             return None
         self.random.shuffle(named)
         named = named[:most]
-        form = self.random.choices(("calls", "pairs", "list", "all"), (25, 20, 35, 20))[0]
+        form = self.random.choices(("calls", "pairs", "list", "all"), (20, 15, 40, 25))[0]
         frames: list[int] = []
         clips: list[tuple[int, ...]] = []
         shown = self._picture(ep, n, frames, clips)
@@ -299,6 +298,26 @@ class SampleMaker:
             if target and trained[turn]:
                 weights[i] = DIGIT_WEIGHT if text.ids[i] in self.digits else 1.0
         return weights
+
+
+def unambiguous(widgets: Sequence[Widget]) -> list[Widget]:
+    """What a short name means on a screen, one widget a name.
+
+    Where a name stands for several, the one that can be used is meant, not its caption or a word about it;
+    of two that lie over one another, the smaller. What is still ambiguous is left out.
+    """
+    by_name: dict[str, list[Widget]] = {}
+    for widget in widgets:
+        if widget.text.strip() and len(widget.text) <= 40:
+            by_name.setdefault(widget.text, []).append(widget)
+    found = []
+    for named in by_name.values():
+        usable = [w for w in named if w.kind not in PASSIVE] or named
+        widget = min(usable, key=lambda w: (w.x1 - w.x0) * (w.y1 - w.y0))
+        x, y = widget.centre
+        if all(w.x0 <= x <= w.x1 and w.y0 <= y <= w.y1 for w in usable):
+            found.append(widget)
+    return found
 
 
 def text_stream(tokenizer: Tokenizer, length: int, seed: int) -> Iterator[list[int]]:

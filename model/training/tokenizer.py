@@ -1,9 +1,14 @@
-"""Train nano's tokenizer: `python -m pilotfish.model.training.tokenizer OUT`.
+"""Make nano's tokenizer: `python -m pilotfish.model.training.tokenizer OUT`.
 
-Byte-level BPE of 2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so
-that a marker's id is its published id minus 198013. The corpus is what the small model reads and writes:
-renderings of its own chat format, the tools' schemas, MiniWoB++'s words, English and Python from the standard
-library. Nothing of a held-out MiniWoB++ task is read. Other versions of Python or miniwob change the result.
+2048 ids: the 1987 ordinary ones first, then M3's 61 added tokens in the published order, so that a marker's
+id is its published id minus 198013. An ordinary token is a byte or a whole pre-token; there are no merges
+between the two. What every conversation repeats (tags, the tools' schemas, the words of instructions) is one
+token a word; any other word, such as a label on the screen or a string to type, is spelled letter by letter,
+so that a small model can match it against the letters that it sees and copy it.
+
+The corpus is what the small model reads and writes: renderings of its own chat format, the tools' schemas,
+MiniWoB++'s sentences, English and Python from the standard library. Nothing of a held-out MiniWoB++ task is
+read. Other versions of Python or miniwob change the result.
 """
 
 from __future__ import annotations
@@ -13,7 +18,6 @@ import importlib.util
 import inspect
 import itertools
 import json
-import os
 import random
 import re
 import sysconfig
@@ -23,13 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 
 from pilotfish.model.chat import compile_template, render_template
 from pilotfish.model.protocol import Message, ToolCall, ToolSpec
 from pilotfish.model.tokenizer import DOCUMENT_START, TURN_END
 
 VOCAB_SIZE = 2048
+COMMON_WORDS = 250  # of code and prose that become tokens
+SPOKEN = ("conversations", "sentences")
 
 # M3's added tokens, in the order of their ids from 200000 on.
 ADDED_TOKENS = (
@@ -77,16 +83,6 @@ KEYS = (
     "Return Tab Escape BackSpace Delete Home End Page_Up Page_Down Up Down Left Right space F5 ctrl+a "
     "ctrl+c ctrl+v ctrl+x ctrl+z ctrl+s shift+Tab alt+Tab alt+F4"
 )
-INTERFACE_WORDS = (
-    "Submit submit Button button Click click Cancel OK Ok ok Yes yes No no Next Previous Back Close close "
-    "Open open Save Send Search search Enter enter Select select Menu Login Log Sign Username Password "
-    "username password Name name Email email text Text field box checkbox radio dropdown list List link "
-    "Link tab Tab slider dialog window item Item option date Date month day year press Press type Type "
-    "drag scroll left right up down top bottom the and on in into from to of with then color shape size "
-    "small large red green blue yellow black white circle square triangle rectangle number letter word "
-    "file File edit Edit Delete delete Reply Forward Trash star book flight one two three four five first "
-    "second third last page image icon settled unchanged unsettled"
-)
 TEMPLATES = (
     'Click on the "{a}" button.',
     "Click the {a} button.",
@@ -101,6 +97,9 @@ TEMPLATES = (
     'Find the email by {a} and click the trash icon to delete it. Send "{b}" to {a}.',
     "Focus into the {a} input textbox. Click on the {b} colored box.",
     'Copy the text in the textarea below, paste it into the textbox and press "{a}".',
+    "Locate {a}",
+    "Read {a}",
+    "List the screen",
 )
 
 
@@ -109,33 +108,56 @@ def added_tokens() -> list[str]:
     return [t.replace("_", " ") if t.startswith("]<]") else t for t in ADDED_TOKENS.split()]
 
 
-def train(corpus: Iterable[str]) -> tokenizers.Tokenizer:
-    """Train on texts; the same texts in the same order give the same tokenizer."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+def train(corpus: Iterable[tuple[str, str]]) -> tokenizers.Tokenizer:
+    """Choose the words of (source, text) pairs; the same pairs give the same tokenizer."""
     markers = added_tokens()
-    at_markers = re.compile("|".join(map(re.escape, sorted(markers, key=len, reverse=True))))
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PRE_TOKENS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = choose_words(corpus, VOCAB_SIZE - len(markers) - len(alphabet))
+    vocab = {token: i for i, token in enumerate([*alphabet, *words])}
+    # Without merges a pre-token is one token when the vocabulary has it, and its bytes otherwise.
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = _pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(markers),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    # Markers are never learned as ordinary tokens: the added ones would fall on those ids.
-    texts = (piece for text in corpus for piece in at_markers.split(text) if piece)
-    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(marker, special=False, normalized=False) for marker in markers])
     if tokenizer.get_vocab_size() != VOCAB_SIZE or tokenizer.token_to_id(markers[-1]) != VOCAB_SIZE - 1:
         raise ValueError(
             f"the corpus is too small for {VOCAB_SIZE} ids: it gave {tokenizer.get_vocab_size()}"
         )
     return tokenizer
+
+
+def choose_words(corpus: Iterable[tuple[str, str]], count: int) -> list[str]:
+    """The `count` pre-tokens of more than one byte that become tokens, in the byte-level alphabet.
+
+    First everything that recurs in conversations and task sentences, then the commonest words of code and
+    prose, then whatever is no word (blanks, brackets, tags) by how many bytes it saves.
+    """
+    at_markers = re.compile("|".join(map(re.escape, sorted(added_tokens(), key=len, reverse=True))))
+    cut = _pre_tokenizer()
+    seen: dict[str, Counter[str]] = {}
+    for source, text in corpus:
+        counter = seen.setdefault(source, Counter())
+        for piece in at_markers.split(text):
+            counter.update(token for token, _ in cut.pre_tokenize_str(piece) if len(token) > 1)
+    spoken = Counter({t: n for source in SPOKEN for t, n in seen.pop(source, Counter()).items() if n > 1})
+    written = sum(seen.values(), Counter[str]())
+    is_word = re.compile("\u0120?[A-Za-z]+").fullmatch  # U+0120 is the blank that leads a word
+
+    def saved(tokens: Iterable[str]) -> list[str]:
+        return sorted(tokens, key=lambda t: (-written[t] * (len(t) - 1), t))
+
+    common = saved(t for t in written if is_word(t))[:COMMON_WORDS]
+    chosen = dict.fromkeys([*sorted(spoken), *common, *saved(t for t in written if not is_word(t))])
+    return list(chosen)[:count]
+
+
+def _pre_tokenizer() -> Any:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PRE_TOKENS), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
 
 
 def write(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
@@ -166,51 +188,40 @@ def write(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
 
 def corpus(miniwob: Path, template_text: str) -> Iterator[tuple[str, str]]:
     """The training texts as (source, text)."""
-    rng = random.Random(0)
-    words, sentences = miniwob_texts(miniwob)
-    for text in sentences:
-        yield from [("miniwob sentences", text)] * 20
-    # Words that recur in the pages become tokens; the thousands of names come once each and stay pieces.
-    often = [word.strip(",.") for word, count in Counter(words).items() if count >= 3]
-    yield from [("recurring miniwob words", f"{word}\n {word}\n") for word in often for _ in range(60)]
-    yield "miniwob words", " ".join(words)
-    yield from [
-        ("interface words", f"{word} \n{word}\n") for word in INTERFACE_WORDS.split() for _ in range(400)
-    ]
-    for text in conversations(rng, words, template_text):
-        yield "conversations", text
+    yield from (("sentences", text) for text in miniwob_sentences(miniwob))
+    yield from (("conversations", text) for text in conversations(random.Random(0), template_text))
     yield from standard_library()
 
 
-def miniwob_texts(html: Path) -> tuple[list[str], list[str]]:
-    """Words and sentences in the string literals of MiniWoB++'s pages, held-out tasks left out."""
+def miniwob_sentences(html: Path) -> list[str]:
+    """Sentences in the string literals of MiniWoB++'s pages, held-out tasks left out."""
     pages = [p for p in sorted((html / "miniwob").glob("*.html")) if p.stem not in HELD_OUT_TASKS.split()]
     literal = re.compile(r"""'((?:[^'\\\n]|\\.){2,200})'|"((?:[^"\\\n]|\\.){2,200})\"""")
-    words, sentences = [], []
+    sentences = []
     for page in [*pages, html / "common" / "ui_utils.js"]:
         for match in literal.finditer(page.read_text(encoding="utf-8")):
             text = re.sub(r"<[^>]*>", "", match.group(1) or match.group(2)).strip()
-            if re.fullmatch(r"[A-Za-z][a-z]+[,.]?", text):
-                words.append(text)
-            elif len(re.findall(r"\b[A-Za-z]+\b", text)) >= 3 and not re.search(r"[{}=;$/#]", text):
+            if len(re.findall(r"\b[A-Za-z]+\b", text)) >= 3 and not re.search(r"[{}=;$/#]", text):
                 sentences.append(text)
-    return words, sentences
+    return sentences
 
 
-def conversations(rng: random.Random, words: list[str], template_text: str) -> Iterator[str]:
-    """Renderings of whole conversations, coding ones among them, with made-up calls of every tool."""
+def conversations(rng: random.Random, template_text: str) -> Iterator[str]:
+    """Renderings of whole conversations, coding ones among them, with made-up calls of every tool.
+
+    Names and labels are digits here: they are not what should become a token.
+    """
     template = compile_template(template_text)
-    developer = Message(
-        "developer", ("You control a computer through tools. Coordinates go from 0 to 1000.",)
-    )
+    words = json.loads((Path(__file__).parent / "data" / "words.json").read_text(encoding="utf-8"))
+    developer = Message("developer", (words["developer"],))
+    computer = ToolSpec(words["tool"]["name"], words["tool"]["description"], words["tool"]["parameters"])
     for n in range(1500):
         turns = [developer] if n % 10 == 0 else []
-        a, b = rng.choice(words).strip(",."), rng.choice(words).strip(",.")
-        turns.append(Message("user", (rng.choice(TEMPLATES).format(a=a, b=b),)))
+        turns.append(Message("user", (rng.choice(TEMPLATES).format(a="7", b="8"),)))
         for _ in range(4):
-            turns.append(Message("assistant", tool_calls=(_call(rng, a),)))
+            turns.append(Message("assistant", tool_calls=(_call(rng, "7"),)))
             turns.append(Message("tool", (f"ok\n{rng.choice(['settled', 'unchanged', 'unsettled'])}",)))
-        tools = list(_tool_specs()) if n % 50 == 0 else []
+        tools = [computer, *_tool_specs()] if n % 50 == 0 else []
         yield render_template(template, turns, tools)
 
 
@@ -253,32 +264,7 @@ def _call(rng: random.Random, word: str) -> ToolCall:
 
 def _tool_specs() -> Iterator[ToolSpec]:
     """Schemas in the words the real ones use; the corpus needs their spelling, not their exact text."""
-    place = {
-        "type": "array",
-        "items": {"type": "integer", "minimum": 0, "maximum": 1000},
-        "minItems": 2,
-        "maxItems": 2,
-    }
     text, number = {"type": "string"}, {"type": "integer"}
-    yield ToolSpec(
-        "computer",
-        "Use the mouse and the keyboard. Coordinates are integers from 0 to 1000.",
-        {
-            "type": "object",
-            "properties": {
-                "action": {"enum": ACTIONS.split(), "type": "string"},
-                "coordinate": {"description": "Where, as [x, y].", **place},
-                "start_coordinate": place,
-                "text": text,
-                "scroll_direction": {"enum": ["up", "down", "left", "right"], "type": "string"},
-                "scroll_amount": number,
-                "duration": {"type": "number"},
-                "region": {"anyOf": [place, {"type": "null"}], "default": None},
-            },
-            "required": ["action"],
-            "additionalProperties": False,
-        },
-    )
     yield ToolSpec(
         "shell",
         "Run a command in the sandbox and return its output and exit code.",
@@ -315,7 +301,7 @@ def main() -> None:
     for source, group in itertools.groupby(sorted(texts), key=lambda item: item[0]):
         sizes = [len(text) for _, text in group]
         print(f"{source}: {len(sizes)} texts, {sum(sizes)} characters")
-    tokenizer = train(text for _, text in texts)
+    tokenizer = train(texts)
     write(tokenizer, out)
     print(f"{out}: {tokenizer.get_vocab_size()} ids")
 

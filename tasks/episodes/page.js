@@ -212,8 +212,14 @@
             let el = parent;
             while (el && !kinds.has(el) && el !== document.body) el = el.parentElement;
             const words = clean(line.text);
-            if (words && (!kinds.has(el) || kinds.get(el) === 'label') && line.y0 > clip[1] - 2 && line.y1 < clip[3] + 2)
+            if (words && (!kinds.has(el) || kinds.get(el) === 'label') && line.y0 > clip[1] - 2 && line.y1 < clip[3] + 2) {
               push(words, 'text', b);
+              if (line.words.length > 1)
+                for (const word of line.words) {
+                  const box = intersect([word.x0, line.y0, word.x1, line.y1], clip);
+                  if (box) push(word.text, 'word', box);
+                }
+            }
           }
         }
         line = null;
@@ -226,9 +232,16 @@
         const r = range.getBoundingClientRect();
         if (!r.width || !r.height) { if (line) line.text += ' '; continue; }
         if (line && Math.abs(r.top - line.y0) > r.height / 2) flush();
-        line ||= {x0: r.left, x1: r.right, y0: r.top, y1: r.bottom, text: '', letters: []};
+        line ||= {x0: r.left, x1: r.right, y0: r.top, y1: r.bottom, text: '', letters: [], words: []};
         line.x0 = Math.min(line.x0, r.left);
         line.x1 = Math.max(line.x1, r.right);
+        if (c.trim()) {
+          if (!line.text.trim() || /\s$/.test(line.text)) line.words.push({text: '', x0: r.left, x1: r.right});
+          const word = line.words[line.words.length - 1];
+          word.text += c;
+          word.x0 = Math.min(word.x0, r.left);
+          word.x1 = Math.max(word.x1, r.right);
+        }
         line.text += c;
         if (c.trim()) line.letters.push([c, (r.left + r.right) / 2, (r.top + r.bottom) / 2]);
       }

@@ -170,6 +170,45 @@ def scatter_scene(rng: random.Random, seed: int) -> Scene:
     return compose("page-scatter", seed, draft, instruction, expert)
 
 
+def crowd_scene(rng: random.Random, seed: int) -> Scene:
+    """A screen full of short labels, one of them to be clicked: many places to read on one picture."""
+    draft = Draft(rng)
+    columns, pitch = rng.choice(((2, 20), (3, 18), (3, 22), (4, 20)))
+    spots = [(4 + 156 * c // columns, y) for c in range(columns) for y in range(46, 196, pitch)]
+    count = rng.randint(4, min(20, len(spots)))
+    texts = words.distinct_labels(count, rng, 1)
+    names = []
+    for text, (x, y) in zip(texts, rng.sample(spots, count), strict=True):
+        kind = rng.choices(("button", "a", "span"), (5, 3, 2))[0]
+        name = draft.new_id()
+        look = (
+            f"position:absolute;left:{x + rng.randint(-3, 4)}px;top:{y + rng.randint(-3, 3)}px;"
+            f"max-width:{156 // columns - 3}px;overflow:hidden;white-space:nowrap;"
+            f"font-size:{rng.choice((9, 10, 11, 12, 13))}px;padding:0 {rng.randint(0, 4)}px"
+        )
+        dress = draft.style(0.25) if kind == "button" else ""
+        where = ' href="#"' if kind == "a" else ""
+        draft.add(f'<{kind} id="{name}"{where} style="{look};{dress}">{escape(text)}</{kind}>')
+        if kind != "span":
+            names.append((name, text, kind))
+    if not names:
+        names.append((draft.new_id(), texts[0] + "s", "button"))
+        draft.add(f'<button id="{names[0][0]}">{escape(names[0][1])}</button>')
+    for name, _, kind in names:
+        if kind == "a":
+            draft.on(name, "event.preventDefault()")
+    goal, text, kind = rng.choice(names)
+    draft.on(goal, reach(rng))
+    draft.needed.append(goal)
+    sayings = KINDS["link" if kind == "a" else "button"][2]
+
+    async def expert(s: Screen) -> Steps:
+        yield click(await s.target(element(goal)))
+        yield done()
+
+    return compose("page-crowd", seed, draft, rng.choice(sayings).format(text), expert)
+
+
 def tab_scene(rng: random.Random, seed: int) -> Scene:
     """Open a tab, or find something behind one."""
     draft = Draft(rng)
@@ -401,6 +440,7 @@ def check_scene(rng: random.Random, seed: int) -> Scene:
 SCENES = {
     "page-click": (click_scene, 5.0),
     "page-scatter": (scatter_scene, 2.0),
+    "page-crowd": (crowd_scene, 6.0),
     "page-tab": (tab_scene, 1.5),
     "page-dialog": (dialog_scene, 1.5),
     "page-menu": (menu_scene, 1.5),
