@@ -1,7 +1,8 @@
 """Ranks of every block of keys on the GPU: for each new token and index head, the best product in a block.
 
-A rank is the score as an integer of the same order, so that comparing, and picking the largest, is exact and
-cheap.
+A rank is the score as an integer of the same order: comparing ranks is exact, and cheap within a warp.
+Besides every rank the best of each lane is written, of the blocks that one program sees; `top_blocks.py`
+starts there.
 
 The heads of a token share their keys, so a tile's rows are (token, head) pairs: 32 tokens of 4 heads fill the
 128 rows of a matrix instruction. Programs stand side by side over the rows and over spans of the keys; those
@@ -26,11 +27,13 @@ from pilotfish.kernels.batch import Batch
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
 MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
+NO_BLOCK = tl.constexpr(2**31 - 1)
+NO_RANK = tl.constexpr(-(2**31))
 NARROW = tl.constexpr(16)  # width of a step of float32, which has no matrix instruction of full precision
 
 
-LONGEST_STEP = 128  # keys
-LONGEST_SPAN = 64  # steps
+STEP_KEYS = 128
+LONGEST_SPAN = 64  # blocks
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,14 @@ class ScoreTiles:
     keys: int
     """Keys of one step: a multiple of the block."""
     span: int
-    """Blocks of one program: a multiple of a step's."""
+    """Blocks of one program and one lane: a multiple of a step's."""
     warps: int
     stages: int
     """Steps whose keys are under way at a time."""
     keys_first: bool
     """Whether the keys are the matrix instruction's first operand."""
+    held: int = 1
+    """Steps whose ranks are written at a time: a row's writes fill a sector of memory with 8."""
     early: bool = False
     """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
@@ -62,12 +67,35 @@ def score_tiles(
         tile, warps, stages, keys_first = 128, 4, 2, False
     else:
         tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3, True
-    # Two programs share a multiprocessor: one multiplies while the other looks for the best. Spans are such
-    # that the programs come in whole waves, and long enough that starting one costs little.
-    steps = triton.cdiv(blocks * block, LONGEST_STEP) * sequences * triton.cdiv(rows, tile)
+    # Two programs share a multiprocessor: one multiplies while the other looks for the best. Few rows take
+    # one wave of equal programs, or more where it gets too long; many rows, which see unequal numbers of
+    # keys, at least four.
+    step = STEP_KEYS // block
+    steps = triton.cdiv(blocks, step) * sequences * triton.cdiv(rows, tile)
     slots = 2 * cores
-    span = triton.cdiv(steps, slots * triton.cdiv(steps, slots * LONGEST_SPAN))
-    return ScoreTiles(tile, LONGEST_STEP, span * LONGEST_STEP // block, warps, stages, keys_first)
+    waves = triton.cdiv(steps * step, slots * LONGEST_SPAN)
+    if not keys_first and steps > 8 * slots:
+        waves = max(4, waves)
+    return ScoreTiles(tile, STEP_KEYS, triton.cdiv(steps, slots * waves) * step, warps, stages, keys_first)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of R rows, int32: of every block, and of lanes of neighbouring blocks the best and its id."""
+
+    blocks_RC: Tensor
+    best_RL: Tensor
+    at_RL: Tensor
+    span: int
+    """Blocks of a lane."""
+
+    @staticmethod
+    def empty(rows: int, blocks: int, span: int, device: torch.device) -> Ranks:
+        """Memory for them; rounded up, so that a growing prefix asks for few different sizes."""
+        width = triton.cdiv(blocks, 256) * 256
+        lanes = triton.cdiv(blocks, span)
+        shapes = ((rows, width), (rows, lanes), (rows, lanes))
+        return Ranks(*(torch.empty(s, dtype=torch.int32, device=device) for s in shapes), span)
 
 
 @triton.jit
@@ -88,8 +116,8 @@ def _at_least_nan(x):
 
 @triton.jit
 def _rank(score):
-    """Integers in the order of the scores; NaN is -1e30, as is all below, and -0 is 0."""
-    bits = (tl.minimum(_at_least_nan(score), MAX_SCORE) + 0.0).to(tl.int32, bitcast=True)
+    """Integers in the order of the scores; -0 is 0."""
+    bits = (tl.minimum(score, MAX_SCORE) + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
@@ -102,12 +130,11 @@ def _rows(pointers_R, mask_R1, D: tl.constexpr):
 
 @triton.jit
 def _score_step(
-    q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
-    k_stride_p, k_stride_n, ranks_stride_c,
-    D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
+    q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
+    ROWS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Score the blocks from c on, KEYS keys in all; WHOLE: every row sees every one of these keys."""
-    STEP: tl.constexpr = KEYS // BLOCK
+    """Ranks [R, C] of the blocks of a step, c and on; WHOLE: every row sees every one of their keys."""
     within_N = tl.arange(0, KEYS)
     n_N = c * BLOCK + within_N
     if pages_s is not None:
@@ -117,39 +144,57 @@ def _score_step(
     else:
         k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
     there_N1 = None if WHOLE else (n_N < length)[:, None]
-
-    block_C = c + tl.arange(0, STEP)
     if KEYS_FIRST:
         x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
         if not WHOLE:
             x_NR = tl.where(n_N[:, None] < seen_R[None, :], _at_least_nan(x_NR), float("-inf"))
-        best = tl.max(tl.reshape(x_NR, (STEP, BLOCK, ranks_R.shape[0])), 1)
-        pointers = ranks_R[None, :] + (block_C * ranks_stride_c)[:, None]
-        wanted = known_R[None, :] & (block_C * BLOCK < length)[:, None]
+        best_RC = tl.trans(tl.max(tl.reshape(x_NR, (KEYS // BLOCK, BLOCK, ROWS)), 1))
     else:
         if q_RD is not None:
             x_RN = tl.dot(q_RD, tl.trans(_rows(k_N, there_N1, D)), input_precision="ieee")
         else:
-            x_RN = tl.zeros((ranks_R.shape[0], KEYS), tl.float32)
+            x_RN = tl.zeros((ROWS, KEYS), tl.float32)
             for d in tl.range(0, D, NARROW, num_stages=1):
                 qd, kd = _rows(q_R + d, known_R[:, None], NARROW), _rows(k_N + d, there_N1, NARROW)
                 x_RN = tl.dot(qd, tl.trans(kd), x_RN, input_precision="ieee")
         if not WHOLE:
             x_RN = tl.where(n_N[None, :] < seen_R[:, None], _at_least_nan(x_RN), float("-inf"))
-        best = tl.max(tl.reshape(x_RN, (ranks_R.shape[0], STEP, BLOCK)), 2)
-        pointers = ranks_R[:, None] + (block_C * ranks_stride_c)[None, :]
-        wanted = known_R[:, None] & (block_C * BLOCK < length)[None, :]
-    tl.store(pointers, _rank(best), mask=wanted)
+        best_RC = tl.max(tl.reshape(x_RN, (ROWS, KEYS // BLOCK, BLOCK)), 2)
+    return _rank(_at_least_nan(best_RC) if WHOLE else best_RC)
+
+
+@triton.jit
+def _keep_step(
+    rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end,
+    STEP: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """Take the ranks of a step into the best of the span, and write them, HELD blocks of a row at a time."""
+    block_C = c + tl.arange(0, STEP)
+    step_R = tl.max(rank_RC, 1)
+    id_R = tl.min(tl.where(rank_RC == step_R[:, None], block_C[None, :], NO_BLOCK), 1)
+    better_R = step_R > best_R
+    best_R, at_R = tl.where(better_R, step_R, best_R), tl.where(better_R, id_R, at_R)
+    if HELD == STEP:
+        pointers = ranks_R[:, None] + block_C[None, :]
+        tl.store(pointers, rank_RC, mask=known_R[:, None] & (block_C < block_end)[None, :])
+    else:
+        column_8 = tl.arange(0, HELD)
+        last = (c - block) % HELD
+        held_R8 = tl.where(column_8[None, :] == last, step_R[:, None], held_R8)
+        full = (last == HELD - 1) | (c + 1 >= block_end)
+        pointers = ranks_R[:, None] + (c - last + column_8)[None, :]
+        tl.store(pointers, held_R8, mask=known_R[:, None] & full & (column_8 <= last)[None, :])
+    return held_R8, best_R, at_R
 
 
 @triton.jit
 def _block_ranks(
-    q, k, ranks, query_starts, key_lengths, pages, key_starts, visible,
+    q, k, ranks, lane_ranks, lane_ids, query_starts, key_lengths, pages, key_starts, visible,
     first, tokens, span, max_keys, keys, page_count,
-    q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride_c, ranks_stride_r,
+    q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride, lanes_stride,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr,
+    HELD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks."""
     if EARLY:
@@ -175,7 +220,8 @@ def _block_ranks(
     least = tl.min(tl.where(known_R, seen_R, most), 0)
 
     STEP: tl.constexpr = KEYS // BLOCK
-    block = tl.program_id(1) * span
+    lane = tl.program_id(1)
+    block = lane * span
     block_end = tl.minimum(block + span, tl.cdiv(most, BLOCK))
     if block >= block_end:
         return
@@ -183,51 +229,65 @@ def _block_ranks(
 
     q_R = q + token_R.to(tl.int64) * q_stride_t + head_R * q_stride_g
     q_RD = None if q.dtype.element_ty == tl.float32 else _rows(q_R, known_R[:, None], D)
-    ranks_R = ranks + (r_R - first * G) * ranks_stride_r
     pages_s = None if pages is None else pages + s * pages_stride
+    row_R = (r_R - first * G).to(tl.int64)
+    ranks_R = ranks + row_R * ranks_stride
+    held_R8 = tl.zeros((ROWS, HELD), tl.int32)
+    best_R = tl.full((ROWS,), NO_RANK, tl.int32)
+    at_R = tl.full((ROWS,), NO_BLOCK, tl.int32)
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
-        _score_step(
-            q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
-            k_stride_p, k_stride_n, ranks_stride_c, D, BLOCK, KEYS, KEYS_FIRST, True,
+        rank_RC = _score_step(
+            q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, True,
         )  # fmt: skip
+        held_R8, best_R, at_R = _keep_step(
+            rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
+        )
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
-        _score_step(
-            q_R, q_RD, k, ranks_R, seen_R, known_R, pages_s, c, start, length, page_count,
-            k_stride_p, k_stride_n, ranks_stride_c, D, BLOCK, KEYS, KEYS_FIRST, False,
+        rank_RC = _score_step(
+            q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, False,
         )  # fmt: skip
+        held_R8, best_R, at_R = _keep_step(
+            rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
+        )
+    lanes_R = row_R * lanes_stride + lane
+    tl.store(lane_ranks + lanes_R, best_R, mask=known_R)
+    tl.store(lane_ids + lanes_R, at_R, mask=known_R)
 
 
 def launch_block_ranks(
     q_TGD: Tensor,
     k: Tensor,
     batch: Batch,
-    ranks_CR: Tensor,
+    ranks: Ranks,
     first: int,
     tokens: int,
     block: int,
     tiles: ScoreTiles,
 ) -> None:
-    """Write the ranks of `tokens` tokens from `first` on to ranks_CR, int32, any strides.
+    """Fill `ranks` for `tokens` tokens from `first` on, with lanes of `tiles.span` blocks.
 
     A block's score is the largest product of the row with a visible key of the block. Of blocks that a row
-    sees nothing of, the rank may stay unwritten.
+    sees nothing of, and of lanes of such blocks, the ranks may stay unwritten.
     """
     G, D = q_TGD.shape[1:]
     paged = batch.pages is not None
-    rows = min(batch.max_queries, tokens) * G
     grid = (
-        triton.cdiv(rows, tiles.rows),
+        triton.cdiv(min(batch.max_queries, tokens) * G, tiles.rows),
         triton.cdiv(triton.cdiv(batch.max_keys, block), tiles.span),
         batch.sequences,
     )
     if min(grid) == 0:
         return
     _block_ranks[grid](
-        q_TGD, k, ranks_CR,
+        q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
         first, tokens, tiles.span, batch.max_keys, 2**31 - 1 if paged else k.shape[0], k.shape[0],
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),
-        batch.pages.stride(0) if batch.pages is not None else 0, ranks_CR.stride(0), ranks_CR.stride(1),
+        batch.pages.stride(0) if batch.pages is not None else 0,
+        ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
-        STAGES=tiles.stages + paged, EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
+        STAGES=tiles.stages + paged, HELD=tiles.held * tiles.keys // block,
+        EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
     )  # fmt: skip

@@ -16,8 +16,8 @@ import triton
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.block_ranks import ScoreTiles, launch_block_ranks, score_tiles
-from pilotfish.kernels.top_blocks import TopTiles, launch_top_blocks, top_tiles
+from pilotfish.kernels.block_ranks import Ranks, ScoreTiles, launch_block_ranks, score_tiles
+from pilotfish.kernels.top_blocks import launch_top_blocks
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
 WIDTHS = (32, 64, 128)
@@ -37,8 +37,7 @@ def select_blocks(
     init: int = 0,
     out: Tensor | None = None,
     rank_bytes: int = RANK_BYTES,
-    score_cut: ScoreTiles | None = None,
-    top_cut: TopTiles | None = None,
+    tiles: ScoreTiles | None = None,
 ) -> Tensor:
     """Kept block ids, int32 [T, G, K], ascending, padded with -1; K = topk.
 
@@ -48,8 +47,8 @@ def select_blocks(
     and the `init` first are always kept; then the best, at ties the lower id. The tensor cores sum fp8
     products with about 14 bits, so near ties of fp8 may fall either way.
 
-    `out` receives the ids. `rank_bytes` bounds the ranks held at a time (one token's always fit).
-    `score_cut` and `top_cut` replace the tables' choice. Raises ValueError for what the kernels do not take.
+    `out` receives the ids. `rank_bytes` bounds the ranks held at a time (one token's always fit). `tiles`
+    replaces the table's choice. Raises ValueError for what the kernels do not take.
     """
     T, G, K = _checked(qi_TGD, ki, batch, block, topk, local, init)
     if out is None:
@@ -69,19 +68,13 @@ def select_blocks(
     C = max(1, triton.cdiv(batch.max_keys, block))
     piece = min(T, max(1, rank_bytes // (4 * G * C)))
     rows = min(batch.max_queries, piece) * G
-    score_cut = score_cut or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
-    top_cut = top_cut or top_tiles(piece * G, C, K)
-    # Whole vectors per block, and few different sizes while a prefix grows: both are kind to the allocator.
-    width, height = _round_up(piece * G, 32), _round_up(C, 256)
-    if score_cut.keys_first:
-        ranks_CR = torch.empty(width, height, dtype=torch.int32, device=ki.device).T
-    else:
-        ranks_CR = torch.empty(height, width, dtype=torch.int32, device=ki.device)
+    tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
+    ranks = Ranks.empty(piece * G, C, tiles.span, ki.device)
     keys = None if batch.pages is not None else ki.shape[0]
     for first in range(0, T, piece):
         tokens = min(piece, T - first)
-        launch_block_ranks(qi_TGD, ki, batch, ranks_CR, first, tokens, block, score_cut)
-        launch_top_blocks(ranks_CR, out, batch, first, tokens, keys, block, local, init, top_cut)
+        launch_block_ranks(qi_TGD, ki, batch, ranks, first, tokens, block, tiles)
+        launch_top_blocks(ranks, out, batch, first, tokens, keys, block, local, init, tiles.early)
     return out
 
 
@@ -140,7 +133,3 @@ def _capability(device: torch.device) -> tuple[int, int]:
 @functools.cache
 def _cores(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-def _round_up(n: int, to: int) -> int:
-    return -(-n // to) * to
