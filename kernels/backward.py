@@ -93,7 +93,7 @@ def sparse_attention_backward(
         )
     if dlse_TH is not None:
         delta_TH -= dlse_TH
-    chunk = max(1, slot_bytes // (H * K * D * q_THD.element_size()))
+    chunk = even_chunk(T, slot_bytes // (H * K * D * q_THD.element_size()))
     for start in range(0, T if N else 0, chunk):
         part = slice(start, min(start + chunk, T))
         ids = ids_TGK[part]
@@ -114,6 +114,11 @@ def sparse_attention_backward(
         add_pieces(parts_P2BD, lengths_P, lists, gradients_2NGD)
     dk_NGD, dv_NGD = (x.to(k_NGD.dtype, copy=True) for x in gradients_2NGD)
     return dq_THD, dk_NGD, dv_NGD
+
+
+def even_chunk(rows: int, most: int) -> int:
+    """The size of the fewest equal chunks of at most `most` rows."""
+    return triton.cdiv(max(rows, 1), triton.cdiv(max(rows, 1), max(most, 1)))
 
 
 def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor) -> None:

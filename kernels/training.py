@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pilotfish.kernels.backward import INTERPRET, LOG2E, add_pieces, add_slots
+from pilotfish.kernels.backward import INTERPRET, LOG2E, add_pieces, add_slots, even_chunk
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.reverse_index import reverse_index
 
@@ -86,7 +86,7 @@ def index_kl(
         "GROUP": H // G, "D": D, "DI": width, "BLOCK": block, "ROWS": tiles.rows, "PIECE": tiles.piece,
         "PRECISION": "ieee", "INTERPRET": INTERPRET, "num_warps": tiles.warps,
     }  # fmt: skip
-    chunk = max(1, slot_bytes // (G * K * width * qi_TGI.element_size()))
+    chunk = even_chunk(T, slot_bytes // (G * K * width * qi_TGI.element_size()))
     for start in range(0, T if N else 0, chunk):
         part = slice(start, min(start + chunk, T))
         ids = ids_TGK[part]
