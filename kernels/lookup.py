@@ -52,10 +52,13 @@ def sequence_of(row, query_starts, sequences, SEARCH: tl.constexpr):
 
 
 @triton.jit
-def visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE: tl.constexpr):
+def visible_of(
+    row, sequence, query_starts, key_lengths, visible, sequences, SEARCH: tl.constexpr, VISIBLE: tl.constexpr
+):
     """How many keys a row of the batch sees, 0 if it belongs to no sequence."""
     known = sequence < sequences
-    s = tl.where(known, sequence, 0)
+    # Where there is one sequence, its length need not wait for the search.
+    s = row * 0 if SEARCH == 1 else tl.where(known, sequence, 0)
     keys = tl.load(key_lengths + s)
     if VISIBLE:
         seen = tl.minimum(tl.load(visible + row, mask=known, other=0), keys)

@@ -40,7 +40,7 @@ def merge(
     _merge[(T * G, D // width)](
         partial_TGJRD, partial_lse_TGJR, partial_lse_TGJR if live_TGJ is None else live_TGJ, out_THD, lse_TH,
         *out_THD.stride()[:2], *lse_TH.stride(), G,
-        J=J, SLOTS=slots, AT_ONCE=min(slots, 16), HEADS=R, PADDED=padded, D=D, WIDTH=width,
+        J=J, SLOTS=slots, AT_ONCE=8 if width > 16 else 32, HEADS=R, PADDED=padded, D=D, WIDTH=width,
         ALL_LIVE=live_TGJ is None, OVERLAP=overlap, num_warps=warps, launch_pdl=overlap,
     )  # fmt: skip
 
@@ -70,17 +70,20 @@ def _merge(
     top = tl.where(top == float("-inf"), 0.0, top)
     total = tl.sum(tl.exp2(logs - top[None, :]), 0)
 
+    # Slot by slot, so that no sum crosses threads; a batch of them is asked for before the first is used.
     merged = tl.zeros([PADDED, WIDTH], tl.float32)
-    for start in tl.static_range(0, SLOTS, AT_ONCE):
-        j = start + tl.arange(0, AT_ONCE)
-        there = j < J
-        if not ALL_LIVE:
-            there &= tl.load(live + first + j, mask=there, other=-1) >= 0
-        at = (first + j)[:, None] * HEADS + lane[None, :]
-        mask = there[:, None] & (lane < HEADS)[None, :]
-        weight = tl.exp2(tl.load(partial_lse + at, mask=mask, other=float("-inf")) - top[None, :])
-        part = tl.load(partial + at[:, :, None] * D + column[None, None, :], mask=mask[:, :, None], other=0.0)
-        merged += tl.sum(part.to(tl.float32) * weight[:, :, None], 0)
+    for start in tl.static_range(0, J, AT_ONCE):
+        parts, weights = (), ()
+        for slot in tl.static_range(start, min(start + AT_ONCE, J)):
+            row = (first + slot) * HEADS + lane
+            mask = lane < HEADS
+            if not ALL_LIVE:
+                mask &= tl.load(live + first + slot) >= 0
+            part = tl.load(partial + row[:, None] * D + column[None, :], mask=mask[:, None], other=0.0)
+            parts += (part,)
+            weights += (tl.load(partial_lse + row, mask=mask, other=float("-inf")),)
+        for slot in tl.static_range(min(AT_ONCE, J - start)):
+            merged += parts[slot].to(tl.float32) * tl.exp2(weights[slot] - top)[:, None]
     any_key = total > 0
     merged = merged / tl.where(any_key, total, 1.0)[:, None]
 

@@ -32,8 +32,8 @@ class QueryOuterTiles:
     """How the pass is cut up.
 
     keys: of one step. splits: programs that share the blocks of a token and group. merge_width: columns of
-    a head that one program of the merge takes. overlap: start the merge while the last programs still run,
-    which takes Hopper or later.
+    a head that one program of the merge takes. overlap: start each kernel
+    while the one before still ends, which takes Hopper or later.
     """
 
     keys: int = 64
@@ -79,7 +79,7 @@ def query_outer(
         K=K, KEPT=triton.next_power_of_2(K), HEADS=heads, ROWS=max(16, triton.next_power_of_2(heads)), D=D,
         BLOCK=block, KEYS=keys, STEPS=triton.cdiv(steps, splits), WHOLE=splits == 1, OVERLAP=overlap,
         INTERPRET=INTERPRET,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=overlap,
     )  # fmt: skip
     if splits > 1:
         merge(
@@ -105,24 +105,25 @@ def _attend_queries(
     final.
     """
     if OVERLAP:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     t, g, split = tl.program_id(0) // groups, tl.program_id(0) % groups, tl.program_id(1)
-    row = first_row + t
-    sequence = sequence_of(row, query_starts, sequences, SEARCH)
-    seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE)
     t64, g64 = t.to(tl.int64), g.to(tl.int64)
-
+    lane, column, key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
+    q += t64 * q_t + (g64 * HEADS + lane)[:, None] * q_h + column[None, :]
+    q_MD = tl.load(q, mask=(lane < HEADS)[:, None], other=0.0)
     j = tl.arange(0, KEPT)
     id = tl.load(ids + t64 * ids_t + g64 * ids_g + j, mask=j < K, other=-1)
+
+    row = first_row + t
+    sequence = sequence_of(row, query_starts, sequences, SEARCH)
+    seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, SEARCH, VISIBLE)
     place_K, limit_K = block_of(
         id, seen, sequence, pages, key_starts, sequences, pages_per_sequence, available, BLOCK, PAGED, PACKED
     )
     repeats = (id[:, None] == id[None, :]) & (j[:, None] < j[None, :])
     limit_K = tl.where(tl.sum(repeats.to(tl.int32), 0) == 0, limit_K, 0)
 
-    lane, column, key = tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, KEYS)
-    q += t64 * q_t + (g64 * HEADS + lane)[:, None] * q_h + column[None, :]
-    q_MD = tl.load(q, mask=(lane < HEADS)[:, None], other=0.0)
     if INTERPRET:
         q_MD = q_MD.to(tl.float32)
     k += g64 * k_g + key[:, None] * k_n + column[None, :]

@@ -115,7 +115,7 @@ def _look_up(
     there = (t < tokens) & (j < K)
     row = first_row + t
     sequence = sequence_of(row, query_starts, sequences, SEARCH)
-    seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, VISIBLE)
+    seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, SEARCH, VISIBLE)
     id = tl.load(ids + t.to(tl.int64) * ids_t + g * ids_g + j, mask=there, other=-1)
     place, limit = block_of(
         id, seen, sequence, pages, key_starts, sequences, pages_per_sequence, available, BLOCK, PAGED, PACKED
