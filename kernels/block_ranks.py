@@ -52,7 +52,7 @@ class ScoreTiles:
     keys_first: bool
     """Whether the keys are the matrix instruction's first operand."""
     held: int = 1
-    """Steps whose ranks are written at a time: a row's writes fill a sector of memory with 8."""
+    """Ranks of a row that are written at a time where a step is one block: 8 fill a sector of memory."""
     early: bool = False
     """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
@@ -64,7 +64,7 @@ def score_tiles(
     if dtype == torch.float32:
         tile, warps, stages, keys_first = 32, 4, 1, False
     elif rows > 64:
-        tile, warps, stages, keys_first = 128, 4, 2, False
+        tile, warps, stages, keys_first = 128, 4 if block == STEP_KEYS else 8, 2, False
     else:
         tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3, True
     # Two programs share a multiprocessor: one multiplies while the other looks for the best. Few rows take
@@ -137,12 +137,15 @@ def _score_step(
     """Ranks [R, C] of the blocks of a step, c and on; WHOLE: every row sees every one of their keys."""
     within_N = tl.arange(0, KEYS)
     n_N = c * BLOCK + within_N
-    if pages_s is not None:
-        page_N = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
-        page_N = tl.minimum(tl.maximum(page_N, 0), page_count - 1).to(tl.int64)
-        k_N = k + page_N * k_stride_p + (n_N % BLOCK) * k_stride_n
-    else:
+    if pages_s is None:
         k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
+    else:
+        if KEYS == BLOCK:
+            page = tl.load(pages_s + c)
+        else:
+            page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
+        page = tl.minimum(tl.maximum(page, 0), page_count - 1).to(tl.int64)
+        k_N = k + page * k_stride_p + within_N % BLOCK * k_stride_n
     there_N1 = None if WHOLE else (n_N < length)[:, None]
     if KEYS_FIRST:
         x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
@@ -288,6 +291,6 @@ def launch_block_ranks(
         batch.pages.stride(0) if batch.pages is not None else 0,
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
-        STAGES=tiles.stages + paged, HELD=tiles.held * tiles.keys // block,
+        STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
         EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
     )  # fmt: skip
