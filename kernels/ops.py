@@ -26,7 +26,8 @@ from torch import Tensor
 from pilotfish.kernels import plain_attention, plain_selection, plain_training
 from pilotfish.kernels.batch import Batch
 
-if importlib.util.find_spec("triton") is not None:
+has_triton = importlib.util.find_spec("triton") is not None
+if has_triton:
     from pilotfish.kernels import attention, backward, selection, training, warmup
 
     INTERPRET = backward.INTERPRET

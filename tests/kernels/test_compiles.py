@@ -103,6 +103,15 @@ def _train(
     index_kl_dense(q, k, None, qi, ki, batch, scale=1.0, index_scale=1.0)
 
 
+def _compare() -> None:
+    """What the bench compares with."""
+    from pilotfish.kernels.peers import token_level_attention
+
+    q, qi, weights = (torch.empty(64, *s, dtype=BF16) for s in ((64, 128), (4, 128), (4,)))
+    k, ki = torch.empty(4096, 4, 128, dtype=BF16), torch.empty(4096, 128, dtype=BF16)
+    token_level_attention(q, k, k, qi, ki, weights.float(), 2048)
+
+
 TRAINING = {
     "_pieces": True, "_add_slots": False, "_add_pieces": False, "_row_products": False,
     "_student_sums": True, "_losses": True, "_stream": True, "_dense_losses": True,
@@ -155,6 +164,7 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
         lambda: _attend(1, 1 << 20, BF16, paged=True, key_dtype=FP8, overlap=True),
         BY_QUERIES | {"_merge": False},
     ),
+    "single tokens": (_compare, {"_token_scores": True, "_token_attention": False}),
     "train": (lambda: _train(BF16), TRAINING),
     "train, fp16": (lambda: _train(FP16), TRAINING),
     "train nano": (lambda: _train(BF16, heads=6, groups=2, width=64, block=32), dict.fromkeys(TRAINING)),
