@@ -67,7 +67,7 @@ def select_blocks(
         return out
     C = max(1, triton.cdiv(batch.max_keys, block))
     piece = min(T, max(1, rank_bytes // (4 * G * C)))
-    rows = min(batch.max_queries, piece) * G
+    rows = max(1, min(batch.max_queries, piece)) * G
     tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
     ranks = Ranks.empty(piece * G, C, tiles.span, ki.device)
     keys = None if batch.pages is not None else ki.shape[0]

@@ -248,8 +248,9 @@ def test_nothing_to_do(device: torch.device) -> None:
     ids = select_blocks(empty, _random(5, 64, device=device), Batch.single(0, 5, device), block=32, topk=4)
     assert ids.shape == (0, 2, 4)
     qi, none = _random(2, 2, 64, device=device), _random(0, 64, device=device)
-    ids = select_blocks(qi, none, Batch.packed([2], [0], device), block=32, topk=4)
-    assert (ids == -1).all()
+    for queries in (2, 0):  # the second time, rows that belong to no sequence
+        ids = select_blocks(qi, none, Batch.packed([queries], [0], device), block=32, topk=4)
+        assert (ids == -1).all()
 
 
 def test_bad_input_is_refused_in_one_sentence(device: torch.device) -> None:
