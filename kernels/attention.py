@@ -145,7 +145,7 @@ def _check(
             raise ValueError(f"{name} is on {x.device} and q on {q_THD.device}: one device is accepted")
         if x.stride(-1) != 1 and x.numel() > 0:
             raise ValueError(f"{name} has strides {x.stride()}: a contiguous last dimension is accepted")
-    _check_device(q_THD.device)
+    _check_device(q_THD.device, k.dtype)
     batch.check(T, k, block, "k")
 
 
@@ -162,12 +162,17 @@ def _check_outputs(q_THD: Tensor, out: Tensor, lse: Tensor) -> None:
         raise ValueError(f"out has strides {out.stride()}: a contiguous last dimension is accepted")
 
 
-def _check_device(device: torch.device) -> None:
+def _check_device(device: torch.device, key_type: torch.dtype) -> None:
     if device.type == "cpu" and triton.knobs.runtime.interpret:
         return
     if device.type != "cuda":
         raise ValueError(f"q is on {device}: a CUDA device is accepted")
     major, minor = torch.cuda.get_device_capability(device)
+    if key_type == FP8 and (major, minor) < (8, 9):
+        raise ValueError(
+            f"k is {FP8} on {torch.cuda.get_device_name(device)}, of compute capability {major}.{minor}:"
+            f" bf16, fp16 and fp32 are accepted, and fp8 from 8.9 on"
+        )
     if major < 8:
         raise ValueError(
             f"q is on {torch.cuda.get_device_name(device)}, of compute capability {major}.{minor}:"

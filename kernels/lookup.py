@@ -52,6 +52,20 @@ def sequence_of(row, query_starts, sequences, SEARCH: tl.constexpr):
 
 
 @triton.jit
+def sequence_of_one(row, query_starts, sequences, SEARCH: tl.constexpr):
+    """`sequence_of` for a single row, quick where every sequence has one new token."""
+    if SEARCH > 1:
+        guess = tl.minimum(row, sequences - 1)
+        if (tl.load(query_starts + guess) <= row) & (row < tl.load(query_starts + guess + 1)):
+            sequence = guess
+        else:
+            sequence = sequence_of(row, query_starts, sequences, SEARCH)
+    else:
+        sequence = sequence_of(row, query_starts, sequences, SEARCH)
+    return sequence
+
+
+@triton.jit
 def visible_of(
     row, sequence, query_starts, key_lengths, visible, sequences, SEARCH: tl.constexpr, VISIBLE: tl.constexpr
 ):

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.lookup import batch_arguments, block_of, sequence_of, visible_of
+from pilotfish.kernels.lookup import batch_arguments, block_of, sequence_of_one, visible_of
 from pilotfish.kernels.merge import LN2, merge
 
 INTERPRET = triton.knobs.runtime.interpret
@@ -116,7 +116,7 @@ def _attend_queries(
     id = tl.load(ids + t64 * ids_t + g64 * ids_g + j, mask=j < K, other=-1)
 
     row = first_row + t
-    sequence = sequence_of(row, query_starts, sequences, SEARCH)
+    sequence = sequence_of_one(row, query_starts, sequences, SEARCH)
     seen = visible_of(row, sequence, query_starts, key_lengths, visible, sequences, SEARCH, VISIBLE)
     place_K, limit_K = block_of(
         id, seen, sequence, pages, key_starts, sequences, pages_per_sequence, available, BLOCK, PAGED, PACKED

@@ -399,7 +399,7 @@ def test_pages_must_be_as_long_as_a_block(device: torch.device) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("tokens", [1, 64, 1000, 20_000])
+@pytest.mark.parametrize("tokens", [1, 64, 1000, 9000])
 def test_long_contexts(device: torch.device, tokens: int) -> None:
     problem = _problem(
         Batch.single(tokens, 100_003, device),
