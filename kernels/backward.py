@@ -49,9 +49,8 @@ def default_tiles(dtype: torch.dtype, width: int, block: int) -> Tiles:
     """What is used where no tiles are given. fp32 has no matrix unit that keeps its precision."""
     if dtype == torch.float32:
         return Tiles(rows=16, warps=8 if block * width > 64 * 64 else 4, stages=1)
-    if block >= 64 and width * block > 64 * 64:
-        return Tiles(rows=64, warps=8, stages=2)
-    return Tiles(rows=64, warps=4, stages=2)
+    # A query's address comes from memory itself, which takes two stages; five keep the next tile under way.
+    return Tiles(rows=64, warps=8 if block * width > 64 * 64 else 4, stages=5)
 
 
 def sparse_attention_backward(

@@ -96,7 +96,7 @@ def index_kl(
         sums_TGK = torch.full(ids.shape, float("-inf"), dtype=torch.float32, device=device)
         _student_sums[(pieces,)](
             qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, K,
-            **shape, num_stages=2,
+            **shape, num_stages=1 if tiles.stages == 1 else 5,
         )  # fmt: skip
         student_TG = sums_TGK.logsumexp(-1)
         losses_P = torch.zeros(pieces, dtype=torch.float32, device=device)

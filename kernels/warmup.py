@@ -39,7 +39,9 @@ def default_tiles(dtype: torch.dtype, width: int) -> DenseTiles:
     """What is used where no tiles are given. fp32 has no matrix unit that keeps its precision."""
     if dtype == torch.float32:
         return DenseTiles(rows=16, keys=32, warps=4, stages=1)
-    return DenseTiles(rows=64, keys=128, warps=8 if width > 64 else 4, stages=2)
+    if width > 64:
+        return DenseTiles(rows=64, keys=128, warps=8, stages=3)
+    return DenseTiles(rows=64, keys=64, warps=4, stages=3)
 
 
 def index_kl_dense(
