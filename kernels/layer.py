@@ -38,8 +38,12 @@ def selected_attention(
         with torch.no_grad():
             ids = reference.choose_blocks(qi_BGTI, ki_BNI, start, block, topk, local, init)
         return reference.sparse_attention(q_BHTD, k_BGND, v_BGND, ids, start, block, scale)
+    tensors: tuple[Tensor, ...] = (q_BHTD, k_BGND, v_BGND, qi_BGTI, ki_BNI)
+    if torch.is_autocast_enabled(q_BHTD.device.type):
+        # Autocast knows torch's own functions alone, and leaves these tensors in different types.
+        tensors = tuple(x.to(torch.get_autocast_dtype(q_BHTD.device.type)) for x in tensors)
     outs = []
-    for q_HTD, k_GND, v_GND, qi_GTI, ki_NI in zip(q_BHTD, k_BGND, v_BGND, qi_BGTI, ki_BNI, strict=True):
+    for q_HTD, k_GND, v_GND, qi_GTI, ki_NI in zip(*tensors, strict=True):
         qi_TGI = qi_GTI.detach().transpose(0, 1)
         ids_TGK = ops.select_blocks(
             qi_TGI, ki_NI.detach(), batch, block=block, topk=topk, local=local, init=init

@@ -37,6 +37,18 @@ def test_kernels_and_plain_torch_agree(
     )
 
 
+def test_under_autocast_types_may_differ(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, qi, ki = _cached(device, 1, 6, 100)
+    monkeypatch.setattr(layer, "has_kernels", lambda *_: True)
+    with torch.autocast(device.type, torch.bfloat16):
+        mixed = layer.selected_attention(
+            q, k, v.bfloat16(), qi, ki.bfloat16(), Batch.single(6, 100, device), **SETTINGS
+        )
+    assert mixed.dtype == torch.bfloat16
+    plain = [x.bfloat16() for x in (q, k, v, qi, ki)]
+    assert torch.equal(mixed, layer.selected_attention(*plain, Batch.single(6, 100, device), **SETTINGS))
+
+
 def test_choosing_a_few_rows_and_keys_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, _, qi, ki = _cached(torch.device("cpu"), 2, 70, 333)
     ki[:, 5], qi[0, 1, 3] = float("nan"), float("inf")
