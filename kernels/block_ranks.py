@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pilotfish.kernels.batch import Batch
 
@@ -53,6 +54,8 @@ class ScoreTiles:
     """Whether the keys are the matrix instruction's first operand."""
     held: int = 1
     """Ranks of a row that are written at a time where a step is one block: 8 fill a sector of memory."""
+    bulk: bool = False
+    """Whether the bulk copy engine fetches the keys (Hopper and newer), where it can."""
     early: bool = False
     """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
@@ -132,29 +135,41 @@ def _rows(pointers_R, mask_R1, D: tl.constexpr):
 def _score_step(
     q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
     ROWS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
-    KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, BULK: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Ranks [R, C] of the blocks of a step, c and on; WHOLE: every row sees every one of their keys."""
     within_N = tl.arange(0, KEYS)
     n_N = c * BLOCK + within_N
-    if pages_s is None:
-        k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
-    else:
+    page = 0
+    if pages_s is not None:
         if KEYS == BLOCK:
             page = tl.load(pages_s + c)
         else:
             page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
-        page = tl.minimum(tl.maximum(page, 0), page_count - 1).to(tl.int64)
-        k_N = k + page * k_stride_p + within_N % BLOCK * k_stride_n
-    there_N1 = None if WHOLE else (n_N < length)[:, None]
+        page = tl.minimum(tl.maximum(page, 0), page_count - 1)
+    if BULK:
+        if pages_s is None:
+            k_ND = k.load([start + c * BLOCK, 0])
+        else:
+            k_ND = tl.reshape(k.load([page, 0, 0]), (KEYS, D))
+        if INTERPRET:
+            k_ND = k_ND.to(tl.float32)
+    else:
+        if pages_s is None:
+            k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
+        else:
+            k_N = k + page.to(tl.int64) * k_stride_p + within_N % BLOCK * k_stride_n
+        there_N1 = None if WHOLE else (n_N < length)[:, None]
+        k_ND = None if q_RD is None else _rows(k_N, there_N1, D)
+
     if KEYS_FIRST:
-        x_NR = tl.dot(_rows(k_N, there_N1, D), tl.trans(q_RD), input_precision="ieee")
+        x_NR = tl.dot(k_ND, tl.trans(q_RD), input_precision="ieee")
         if not WHOLE:
             x_NR = tl.where(n_N[:, None] < seen_R[None, :], _at_least_nan(x_NR), float("-inf"))
         best_RC = tl.trans(tl.max(tl.reshape(x_NR, (KEYS // BLOCK, BLOCK, ROWS)), 1))
     else:
-        if q_RD is not None:
-            x_RN = tl.dot(q_RD, tl.trans(_rows(k_N, there_N1, D)), input_precision="ieee")
+        if k_ND is not None:
+            x_RN = tl.dot(q_RD, tl.trans(k_ND), input_precision="ieee")
         else:
             x_RN = tl.zeros((ROWS, KEYS), tl.float32)
             for d in tl.range(0, D, NARROW, num_stages=1):
@@ -197,7 +212,7 @@ def _block_ranks(
     q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride, lanes_stride,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
-    HELD: tl.constexpr, EARLY: tl.constexpr,
+    HELD: tl.constexpr, BULK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks."""
     if EARLY:
@@ -241,7 +256,7 @@ def _block_ranks(
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
-            ROWS, D, BLOCK, KEYS, KEYS_FIRST, True,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, BULK, True,
         )  # fmt: skip
         held_R8, best_R, at_R = _keep_step(
             rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
@@ -249,7 +264,7 @@ def _block_ranks(
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
-            ROWS, D, BLOCK, KEYS, KEYS_FIRST, False,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, BULK, False,
         )  # fmt: skip
         held_R8, best_R, at_R = _keep_step(
             rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
@@ -257,6 +272,17 @@ def _block_ranks(
     lanes_R = row_R * lanes_stride + lane
     tl.store(lane_ranks + lanes_R, best_R, mask=known_R)
     tl.store(lane_ids + lanes_R, at_R, mask=known_R)
+
+
+def _bulk_can_fetch(k: Tensor, page: int | None) -> bool:
+    """Whether the bulk copy engine takes these addresses, and a step is one page where keys lie in pages."""
+    bytes_apart = [stride * k.element_size() for stride in k.stride()[:-1]]
+    return (
+        k.dtype != torch.float32
+        and k.data_ptr() % 16 == 0
+        and all(apart > 0 and apart % 16 == 0 for apart in bytes_apart)
+        and (page is None or page == k.shape[1])
+    )
 
 
 def launch_block_ranks(
@@ -283,8 +309,11 @@ def launch_block_ranks(
     )
     if min(grid) == 0:
         return
+    bulk = tiles.bulk and _bulk_can_fetch(k, tiles.keys if paged else None)
+    tile = [1, tiles.keys, D] if paged else [tiles.keys, D]
     _block_ranks[grid](
-        q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
+        q_TGD, TensorDescriptor.from_tensor(k, tile) if bulk else k,
+        ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
         first, tokens, tiles.span, batch.max_keys, 2**31 - 1 if paged else k.shape[0], k.shape[0],
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),
@@ -292,5 +321,5 @@ def launch_block_ranks(
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
         STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
-        EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
+        BULK=bulk, EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
     )  # fmt: skip

@@ -80,20 +80,18 @@ def test_equals_the_twin_in_every_type(
     _check(qi, ki, Batch.single(queries, 700, device), block=32, topk=4)
 
 
-def test_the_order_of_operands_and_the_length_of_lanes_change_nothing(device: torch.device) -> None:
-    """Keys in front or rows, tiles wider than the rows or not, more lanes than blocks to keep or fewer."""
-    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((3, 3, 64), (3000, 64)))
+@pytest.mark.parametrize("bulk", [False, True])
+def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
+    """Keys in front or rows, wide tiles and narrow ones, long lanes and short, packed and in pages."""
+    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((3, 3, 64), (3072, 64)))
     batch = Batch.single(3, 3000, device)
+    pages = torch.arange(24, dtype=torch.int32, device=device).flip(0)[None]
+    paged, pool = Batch.packed([3], [3000], device, pages), ki.view(24, 128, 64).flip(0)
     wanted = select_blocks(qi, ki, batch, block=128, topk=3)
-    for rows, span, keys_first in (
-        (64, 1, True),
-        (16, 3, True),
-        (64, 2, False),
-        (128, 64, False),
-        (64, 5, False),
-    ):
-        tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first)
+    for rows, span, keys_first in ((64, 1, True), (16, 3, True), (64, 2, False), (128, 64, False)):
+        tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first, bulk=bulk)
         assert torch.equal(select_blocks(qi, ki, batch, block=128, topk=3, tiles=tiles), wanted)
+        assert torch.equal(select_blocks(qi, pool, paged, block=128, topk=3, tiles=tiles), wanted)
 
 
 @pytest.mark.parametrize(("block", "width", "topk"), [(32, 128, 1), (64, 32, 3), (128, 64, 16), (32, 64, 32)])
