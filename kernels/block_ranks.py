@@ -97,8 +97,10 @@ class Ranks:
         """Memory for them; rounded up, so that a growing prefix asks for few different sizes."""
         width = triton.cdiv(blocks, 256) * 256
         lanes = triton.cdiv(blocks, span)
-        shapes = ((rows, width), (rows, lanes), (rows, lanes))
-        return Ranks(*(torch.empty(s, dtype=torch.int32, device=device) for s in shapes), span)
+        blocks_RC, best_RL, at_RL = (
+            torch.empty(rows, n, dtype=torch.int32, device=device) for n in (width, lanes, lanes)
+        )
+        return Ranks(blocks_RC, best_RL, at_RL, span)
 
 
 @triton.jit
@@ -132,6 +134,12 @@ def _rows(pointers_R, mask_R1, D: tl.constexpr):
 
 
 @triton.jit
+def _page(page, page_count):
+    """A page that exists, whatever the number."""
+    return tl.minimum(tl.maximum(page, 0), page_count - 1)
+
+
+@triton.jit
 def _score_step(
     q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
     ROWS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
@@ -140,25 +148,24 @@ def _score_step(
     """Ranks [R, C] of the blocks of a step, c and on; WHOLE: every row sees every one of their keys."""
     within_N = tl.arange(0, KEYS)
     n_N = c * BLOCK + within_N
-    page = 0
-    if pages_s is not None:
-        if KEYS == BLOCK:
-            page = tl.load(pages_s + c)
-        else:
-            page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
-        page = tl.minimum(tl.maximum(page, 0), page_count - 1)
     if BULK:
         if pages_s is None:
             k_ND = k.load([start + c * BLOCK, 0])
         else:
-            k_ND = tl.reshape(k.load([page, 0, 0]), (KEYS, D))
+            k_ND = tl.reshape(k.load([_page(tl.load(pages_s + c), page_count), 0, 0]), (KEYS, D))
         if INTERPRET:
             k_ND = k_ND.to(tl.float32)
     else:
         if pages_s is None:
             k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
         else:
-            k_N = k + page.to(tl.int64) * k_stride_p + within_N % BLOCK * k_stride_n
+            # One page a step is a number, several are a vector: the number makes cheaper addresses.
+            if KEYS == BLOCK:
+                page = tl.load(pages_s + c)
+            else:
+                page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
+            page = _page(page, page_count).to(tl.int64)
+            k_N = k + page * k_stride_p + within_N % BLOCK * k_stride_n
         there_N1 = None if WHOLE else (n_N < length)[:, None]
         k_ND = None if q_RD is None else _rows(k_N, there_N1, D)
 
