@@ -27,8 +27,8 @@ ROWS = [
 def tiny(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     """Sizes that an interpreter can bear, and no clock: what a job does stays."""
     sizes: dict[str, Any] = {
-        "HEADS": 2, "GROUPS": 1, "WIDTH": 64, "BLOCK": 32, "KEPT": 2, "CHUNK": 32, "STEPS": (2, 3),
-        "TOKENS": 4, "LENGTHS": dict.fromkeys(bench.LENGTHS, (64,)), "DEVICE": device.type,
+        "HEADS": 2, "GROUPS": 1, "WIDTH": 64, "BLOCK": 32, "KEPT": 1, "CHUNK": 16, "STEPS": (2, 3),
+        "TOKENS": 4, "LENGTHS": dict.fromkeys(bench.LENGTHS, (32,)), "DEVICE": device.type,
         "FULL_BACKENDS": (SDPBackend.MATH,),
     }  # fmt: skip
     for name, value in sizes.items():
@@ -47,14 +47,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("job", bench.JOBS)
 def test_every_job_runs(job: str) -> None:
-    rows = list(bench.RUNS[job](CEILINGS, 64))
+    rows = list(bench.RUNS[job](CEILINGS, 32))
     assert rows
     for row in rows:
         assert row.ours_ms > 0
         assert row.full_ms is not None
         assert 0 < row.full_ms < float("inf")
         assert bench.line(row).startswith(row.job)
-        assert row.keys == 64
+        assert row.keys == 32
 
 
 def test_the_floor_is_arithmetic_for_chunks_and_traffic_for_one_token() -> None:
