@@ -9,6 +9,8 @@ from torch import Tensor
 from pilotfish.kernels import layer, reference
 from pilotfish.kernels.batch import Batch
 
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
 SETTINGS = {"block": 32, "topk": 3, "scale": 0.125}
 
 
@@ -59,3 +61,13 @@ def test_choosing_a_few_rows_and_keys_at_a_time_changes_nothing(monkeypatch: pyt
     torch.testing.assert_close(reference.block_scores(qi, ki, 263, 32), scores)
     assert torch.equal(reference.choose_blocks(qi, ki, 263, 32, 4), at_once)
     assert reference.choose_blocks(qi[:1, :, :1], ki[:1, :1], 0, 32, 4).tolist() == [[[[0]], [[0]]]]
+
+
+@gpu
+@pytest.mark.parametrize(("new", "keys"), [(1, 130), (40, 40), (40, 300)])
+def test_dense_layers_on_the_gpu(device: torch.device, new: int, keys: int) -> None:
+    """bf16 behind a prefix takes flash attention's own causal mask: the newest query sees the newest key."""
+    q, k, v, _, _ = _cached(device, 2, new, keys)
+    exact = reference.dense_attention(q, k, v, keys - new, 0.125)
+    rough = reference.dense_attention(*(x.bfloat16() for x in (q, k, v)), keys - new, 0.125)
+    torch.testing.assert_close(rough.float(), exact, rtol=2e-2, atol=2e-2)
