@@ -86,11 +86,11 @@ def choose_tiles(
     if q_THD.dtype == torch.float32:
         # No matrix unit keeps fp32's precision; small tiles keep the plain multiplications in registers.
         splits = _splits(T * G, K, 2 * cores)
-        return QueryOuterTiles(keys=32, splits=splits, stages=2, merge_width=16, overlap=overlap)
+        return QueryOuterTiles(keys=32, splits=splits, stages=2, overlap=overlap)
     if T >= KV_OUTER_TOKENS and T * K / lists_per_group(k, batch, block) >= KV_OUTER_CHOICES:
         return KVOuterTiles()
     splits = _splits(T * G, K * max(block // 64, 1), 2 * cores)
-    return QueryOuterTiles(keys=64, splits=splits, merge_width=16, overlap=overlap)
+    return QueryOuterTiles(keys=64, splits=splits, overlap=overlap)
 
 
 def _splits(programs: int, steps: int, wanted: int) -> int:

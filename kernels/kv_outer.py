@@ -36,16 +36,15 @@ class KVOuterTiles:
     """How the pass is cut up.
 
     rows: (query, head) pairs in a tile. piece: queries of one program at most. tokens: queries whose slots
-    are held at a time. merge_width: columns of a head that one program of the merge takes. hints: tell the
-    L2 cache what comes again.
+    are held at a time. merge_heads: heads that one program of the merge takes. hints: tell the L2 cache what
+    comes again.
     """
 
     rows: int = 64
     piece: int = 128
     warps: int = 4
     tokens: int = 8192
-    merge_width: int = 64
-    merge_warps: int = 4
+    merge_heads: int = 4
     hints: bool = True
 
 
@@ -89,11 +88,11 @@ def kv_outer(
         done = part.stop - first
         merge(
             partial_TGKRD[:done], partial_lse_TGKR[:done], index.lists_TGK, out_THD[part], lse_TH[part],
-            width=tiles.merge_width, warps=tiles.merge_warps,
+            heads=min(tiles.merge_heads, heads),
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["available"])
 def _attend_blocks(
     q, k, v, entries, limits, pieces, partial, partial_lse,
     q_t, q_h, k_p, k_n, k_g, v_p, v_n, v_g, scale, available,

@@ -15,6 +15,9 @@ import triton.language as tl
 
 from pilotfish.kernels.batch import Batch
 
+CHANGING = ["tokens", "available", "per_group", "sequences", "pages_per_sequence", "first_row"]
+"""Bounds that change from call to call. Kernels are not compiled anew for handsome ones among them."""
+
 
 def batch_arguments(batch: Batch, first_row: int = 0) -> dict[str, Any]:
     """What the functions below take of a batch whose row `first_row` is a kernel's row 0.

@@ -20,19 +20,21 @@ import triton.language as tl
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.lookup import batch_arguments, block_of, sequence_of_one, visible_of
+from pilotfish.kernels.lookup import CHANGING, batch_arguments, block_of, sequence_of_one, visible_of
 from pilotfish.kernels.merge import LN2, merge
 
 INTERPRET = triton.knobs.runtime.interpret
 LOG2E = math.log2(math.e)
+MOST_SPLITS = 32
+"""More partial results than these do not fit the registers of the merge."""
 
 
 @dataclass(frozen=True)
 class QueryOuterTiles:
     """How the pass is cut up.
 
-    keys: of one step. splits: programs that share the blocks of a token and group. merge_width: columns of
-    a head that one program of the merge takes. overlap: start each kernel
+    keys: of one step. splits: programs that share the blocks of a token and group. merge_heads: heads
+    that one program of the merge takes. overlap: start each kernel
     while the one before still ends, which takes Hopper or later.
     """
 
@@ -40,7 +42,7 @@ class QueryOuterTiles:
     splits: int = 1
     warps: int = 4
     stages: int = 3
-    merge_width: int = 64
+    merge_heads: int = 1
     overlap: bool = False
 
 
@@ -62,7 +64,7 @@ def query_outer(
     G, K = ids_TGK.shape[1:]
     heads, keys = H // G, min(tiles.keys, block)
     steps = K * (block // keys)
-    splits = min(tiles.splits, steps)
+    splits = min(tiles.splits, steps, MOST_SPLITS)
     if splits == 1:
         results_TGSRD, logs_TGSR = (x.unflatten(1, (G, heads))[:, :, None] for x in (out_THD, lse_TH))
     else:
@@ -84,11 +86,11 @@ def query_outer(
     if splits > 1:
         merge(
             results_TGSRD, logs_TGSR, None, out_THD, lse_TH,
-            width=tiles.merge_width, overlap=overlap,
+            heads=min(tiles.merge_heads, heads), overlap=overlap,
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def _attend_queries(
     q, k, v, ids, results, logs,
     q_t, q_h, ids_t, ids_g, k_p, k_n, k_g, v_p, v_n, v_g,

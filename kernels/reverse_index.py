@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.lookup import batch_arguments, block_of, list_of, sequence_of, visible_of
+from pilotfish.kernels.lookup import CHANGING, batch_arguments, block_of, list_of, sequence_of, visible_of
 
 TILE_TOKENS = 64
 """Tokens counted by one program. Fewer fill the card better and make the table of counts larger."""
@@ -135,7 +135,7 @@ def _look_up(
     tl.store(places + list, place, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def _count(
     ids, counts, lists, ranks, limits, places, tokens, available, per_group, all_lists, ids_t, ids_g,
     query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
@@ -175,7 +175,7 @@ def _count(
         entry, list = later, next_list
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "piece"])
 def _sum_tiles(counts, totals, sums, tiles, all_lists, piece, LISTS: tl.constexpr, TILES: tl.constexpr):
     """Replace each tile's count of a list by the sum of the tiles before it; total the list."""
     step = tl.program_id(0)
@@ -194,7 +194,7 @@ def _sum_tiles(counts, totals, sums, tiles, all_lists, piece, LISTS: tl.constexp
     tl.store(sums + tl.num_programs(0) + step, tl.sum((total + piece - 1) // piece, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["per_group", "piece"])
 def _cut(totals, sums, places, pieces, all_lists, per_group, piece, LISTS: tl.constexpr, STEPS: tl.constexpr):
     """Where each list begins, written behind the totals; its pieces."""
     step, steps = tl.program_id(0), tl.num_programs(0)
@@ -217,7 +217,7 @@ def _cut(totals, sums, places, pieces, all_lists, per_group, piece, LISTS: tl.co
         tl.store(at + 3, place, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["all_entries"])
 def _place(
     counts, totals, lists, ranks, seen, entries, limits, all_entries, all_lists,
     PER_TILE: tl.constexpr, AT_ONCE: tl.constexpr,

@@ -27,7 +27,7 @@ WALKS = {
     "key blocks": KVOuterTiles(),
     "key blocks, small cuts": KVOuterTiles(rows=32, piece=8, tokens=32),
     "queries": QueryOuterTiles(),
-    "queries, split": QueryOuterTiles(keys=32, splits=3, merge_width=16),
+    "queries, split": QueryOuterTiles(keys=32, splits=3),
 }
 BOTH_WALKS = ["key blocks", "queries, split"]
 TOKENS = {"key blocks": 20, "key blocks, small cuts": 40, "queries": 4, "queries, split": 4}

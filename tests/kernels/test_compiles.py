@@ -74,7 +74,7 @@ def _attend(
     batch = (
         Batch.single(queries, keys, "cpu") if pages is None else Batch.packed([queries], [keys], "cpu", pages)
     )
-    tiles = QueryOuterTiles(splits=32, merge_width=16, overlap=True) if overlap else None
+    tiles = QueryOuterTiles(splits=32, overlap=True) if overlap else None
     sparse_attention(q, k, k, ids, batch, block=block, scale=1.0, tiles=tiles)
 
 
