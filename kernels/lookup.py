@@ -15,7 +15,7 @@ import triton.language as tl
 
 from pilotfish.kernels.batch import Batch
 
-CHANGING = ["tokens", "available", "per_group", "sequences", "pages_per_sequence", "first_row"]
+CHANGING = ["tokens", "available", "per_group", "stride", "sequences", "pages_per_sequence", "first_row"]
 """Bounds that change from call to call. Kernels are not compiled anew for handsome ones among them."""
 
 
@@ -120,14 +120,24 @@ def block_of(
 
 
 @triton.jit
-def list_of(id, place, sequence, key_starts, BLOCK: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr):
+def list_of(
+    id,
+    place,
+    sequence,
+    key_starts,
+    stride,
+    BLOCK: tl.constexpr,
+    PAGED: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """The number of a block among all blocks of all sequences; see `reverse_index.lists_per_group`.
 
+    In pages: the page, or, with `stride` numbers for each sequence, those of sequence s from s * stride on.
     Among packed keys the first block of sequence s is number key_starts[s] // BLOCK + s, which leaves every
     sequence room for its last, partial block.
     """
     if PAGED:
-        number = place
+        number = tl.where(stride > 0, sequence * stride + id, place)
     elif PACKED:
         number = tl.load(key_starts + sequence) // BLOCK + sequence + id
     else:

@@ -51,11 +51,12 @@ class ReverseIndex:
 
 
 def lists_per_group(keys: Tensor, batch: Batch, block: int) -> int:
-    """How many blocks of keys there may be, from what the host knows: pages, or blocks of packed keys."""
+    """How many blocks of keys there may be, from what the host knows."""
+    longest = triton.cdiv(batch.max_keys, block)
     if batch.pages is not None:
-        return keys.shape[0]
+        return min(keys.shape[0], batch.sequences * longest)
     if batch.key_starts is None:
-        return -(-min(batch.max_keys, keys.shape[0]) // block)
+        return min(triton.cdiv(keys.shape[0], block), longest)
     return keys.shape[0] // block + batch.sequences
 
 
@@ -83,9 +84,13 @@ def reverse_index(
         for n in (*[entries] * 5, 2 * lists, lists, 2 * steps)
     )
     kept = triton.next_power_of_2(K)
+    # A pool of many more pages than the sequences can have: number the blocks by sequence instead of by page.
+    by_sequence = batch.pages is not None and per_group < keys.shape[0]
+    stride = triton.cdiv(batch.max_keys, block) if by_sequence else 0
     _count[(tiles, G)](
         ids_TGK, counts_RL, lists_TGK, ranks_TGK, seen_TGK, rows_L,
-        T, keys.shape[0], per_group, lists, *ids_TGK.stride()[:2], **batch_arguments(batch, first_row),
+        T, keys.shape[0], per_group, stride, lists, *ids_TGK.stride()[:2],
+        **batch_arguments(batch, first_row),
         G=G, K=K, KEPT=kept, BLOCK=block, TILE=TILE_TOKENS, STEP=max(STEP_ENTRIES // kept, 1), num_warps=8,
     )  # fmt: skip
     _sum_tiles[(steps,)](
@@ -104,7 +109,7 @@ def reverse_index(
 
 @triton.jit
 def _look_up(
-    ids, lists, limits, places, tile, g, tokens, available, per_group, ids_t, ids_g,
+    ids, lists, limits, places, tile, g, tokens, available, per_group, stride, ids_t, ids_g,
     query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
     G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr, VISIBLE: tl.constexpr,
@@ -125,7 +130,7 @@ def _look_up(
         other = tl.load(ids + t.to(tl.int64) * ids_t + g * ids_g + before, mask=live, other=-1)
         live &= (other != id) | (before >= j)
     number = list_of(
-        tl.where(live, id, 0), place, tl.where(live, sequence, 0), key_starts, BLOCK, PAGED, PACKED
+        tl.where(live, id, 0), place, tl.where(live, sequence, 0), key_starts, stride, BLOCK, PAGED, PACKED
     )
     live &= (number >= 0) & (number < per_group)
     list = g * per_group + number
@@ -137,7 +142,8 @@ def _look_up(
 
 @triton.jit(do_not_specialize=CHANGING)
 def _count(
-    ids, counts, lists, ranks, limits, places, tokens, available, per_group, all_lists, ids_t, ids_g,
+    ids, counts, lists, ranks, limits, places, tokens, available, per_group, stride, all_lists,
+    ids_t, ids_g,
     query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
     G: tl.constexpr, K: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr, SEARCH: tl.constexpr, PAGED: tl.constexpr, PACKED: tl.constexpr,
@@ -146,7 +152,7 @@ def _count(
     """Number the choices of a tile of tokens within each list, STEP tokens at a time; count them."""
     tile, g = tl.program_id(0), tl.program_id(1)
     _look_up(
-        ids, lists, limits, places, tile, g, tokens, available, per_group, ids_t, ids_g,
+        ids, lists, limits, places, tile, g, tokens, available, per_group, stride, ids_t, ids_g,
         query_starts, key_lengths, pages, key_starts, visible, sequences, pages_per_sequence, first_row,
         G, K, KEPT, BLOCK, TILE, SEARCH, PAGED, PACKED, VISIBLE,
     )  # fmt: skip

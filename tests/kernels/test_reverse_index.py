@@ -52,13 +52,14 @@ def test_one_sequence(device: torch.device, kept: int) -> None:
     assert _listed(ids, torch.empty(300, 2, 64, device=device), batch, 32, 16) == _wanted(ids, batch, 32)
 
 
-@pytest.mark.parametrize("paged", [False, True])
-def test_many_sequences(device: torch.device, paged: bool) -> None:
+@pytest.mark.parametrize("paged", [0, 27, 40])
+def test_many_sequences(device: torch.device, paged: int) -> None:
+    """In pages too: of a pool with fewer or more of them than the sequences can have."""
     queries, keys = [30, 0, 50, 1], [45, 17, 200, 90]
-    pages = torch.randperm(40, device=device)[:28].reshape(4, 7).int() if paged else None
+    pages = torch.randperm(28, device=device).reshape(4, 7).int() % (paged or 1) if paged else None
     batch = Batch.packed(queries, keys, device, pages)
     ids = torch.randint(-1, 9, (81, 3, 4), dtype=torch.int32, device=device)
-    shape = (40, 32, 3, 64) if paged else (352, 3, 64)
+    shape = (paged, 32, 3, 64) if paged else (352, 3, 64)
     assert _listed(ids, torch.empty(shape, device=device), batch, 32, 7) == _wanted(ids, batch, 32)
 
 
