@@ -90,9 +90,11 @@ def _top_blocks(
     initial_K, local_K = slot_K - COUNT, slot_K - COUNT - INIT + high
     ids_K = tl.where((initial_K >= 0) & (initial_K < blocks), initial_K, ids_K)
     ids_K = tl.where(slot_K >= COUNT + INIT, tl.where(local_K >= INIT, local_K, NO_BLOCK), ids_K)
-    ids_K = tl.sort(tl.where(slot_K < K, ids_K, NO_BLOCK), 0)
-    out_K = ids + (first * G + row).to(tl.int64) * K + slot_K
-    tl.store(out_K, tl.where(ids_K == NO_BLOCK, -1, ids_K), mask=slot_K < K)
+    # Each goes to the place that as many come before as there are lower ids; empty slots come last, in order.
+    place_K = tl.where((ids_K == NO_BLOCK) | (slot_K >= K), NO_BLOCK - SLOTS + slot_K, ids_K)
+    place_K = tl.sum((place_K[None, :] < place_K[:, None]).to(tl.int32), 1)
+    out_K = ids + (first * G + row).to(tl.int64) * K + place_K
+    tl.store(out_K, tl.where(ids_K == NO_BLOCK, -1, ids_K), mask=place_K < K)
 
 
 def launch_top_blocks(

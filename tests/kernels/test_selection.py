@@ -83,10 +83,10 @@ def test_equals_the_twin_in_every_type(
 @pytest.mark.parametrize("bulk", [False, True])
 def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
     """Keys in front or rows, wide tiles and narrow ones, long lanes and short, packed and in pages."""
-    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((3, 3, 64), (3072, 64)))
-    batch = Batch.single(3, 3000, device)
-    pages = torch.arange(24, dtype=torch.int32, device=device).flip(0)[None]
-    paged, pool = Batch.packed([3], [3000], device, pages), ki.view(24, 128, 64).flip(0)
+    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((2, 1, 64), (1536, 64)))
+    batch = Batch.single(2, 1500, device)
+    pages = torch.arange(12, dtype=torch.int32, device=device).flip(0)[None]
+    paged, pool = Batch.packed([2], [1500], device, pages), ki.view(12, 128, 64).flip(0)
     wanted = select_blocks(qi, ki, batch, block=128, topk=3)
     for rows, span, keys_first in ((64, 1, True), (16, 3, True), (64, 2, False), (128, 64, False)):
         tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first, bulk=bulk)
@@ -96,8 +96,8 @@ def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
 
 @pytest.mark.parametrize(("block", "width", "topk"), [(32, 128, 1), (64, 32, 3), (128, 64, 16), (32, 64, 32)])
 def test_equals_the_twin_in_every_size(device: torch.device, block: int, width: int, topk: int) -> None:
-    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((5, 3, width), (1500, width)))
-    _check(qi, ki, Batch.single(5, 1500, device), block=block, topk=topk)
+    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((2, 2, width), (1500, width)))
+    _check(qi, ki, Batch.single(2, 1500, device), block=block, topk=topk)
 
 
 @pytest.mark.parametrize(("local", "init"), [(0, 0), (2, 1), (1, 3), (3, 5)])
@@ -168,7 +168,7 @@ def test_packed_sequences_choose_for_themselves(device: torch.device, queries: l
     assert torch.equal(ids_TGK[:first], alone)
 
 
-@pytest.mark.parametrize("queries", [2, 17])
+@pytest.mark.parametrize("queries", [2, 9])
 def test_pages_in_any_order_change_nothing(device: torch.device, queries: int) -> None:
     lengths, block = [130, 300], 32
     qi, ki = _random(2 * queries, 2, 64, device=device), _random(sum(lengths), 64, device=device)
