@@ -69,10 +69,11 @@ def sparse_attention(
     if k.shape[0] == 0 or ids_TGK.shape[2] == 0 or batch.max_keys == 0:
         return out.zero_(), lse.fill_(-math.inf)
     tiles = tiles or choose_tiles(q_THD, k, ids_TGK, batch, block)
-    if isinstance(tiles, KVOuterTiles):
-        kv_outer(q_THD, k, v, ids_TGK, batch, out, lse, block=block, scale=scale, tiles=tiles)
-    else:
-        query_outer(q_THD, k, v, ids_TGK, batch, out, lse, block=block, scale=scale, tiles=tiles)
+    with torch.cuda.device_of(q_THD):  # kernels start on the current device, which may be another one
+        if isinstance(tiles, KVOuterTiles):
+            kv_outer(q_THD, k, v, ids_TGK, batch, out, lse, block=block, scale=scale, tiles=tiles)
+        else:
+            query_outer(q_THD, k, v, ids_TGK, batch, out, lse, block=block, scale=scale, tiles=tiles)
     return out, lse
 
 

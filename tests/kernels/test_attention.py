@@ -432,6 +432,18 @@ def test_a_cuda_graph_follows_its_inputs(device: torch.device) -> None:
 
 
 @gpu
+def test_launches_that_overlap_change_nothing(device: torch.device) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("overlapping launches take compute capability 9.0")
+    problem = _problem(Batch.single(2, 4096, device), device, tokens=2, kept=16)
+    for _ in range(100):
+        problem.q.normal_()
+        overlapping = problem.run(QueryOuterTiles(splits=8, overlap=True))
+        for ours, wanted in zip(overlapping, problem.run(QueryOuterTiles(splits=8)), strict=True):
+            assert torch.equal(ours, wanted)
+
+
+@gpu
 def test_offsets_beyond_32_bits(device: torch.device) -> None:
     """A cache laid out [G, N, D] whose last group starts behind the 2^31st value."""
     cache = torch.zeros(17, 1 << 20, 128, dtype=BF16, device=device)
