@@ -14,7 +14,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 NAN_SCORE = -1e30  # the official rule: a NaN score ranks below every number but above "not visible"
 MASKED_PATH_LIMIT = 1 << 23  # query x key pairs per group up to which one masked pass beats gathering
@@ -102,6 +101,8 @@ def dense_attention(q_BHTD: Tensor, k_BGND: Tensor, v_BGND: Tensor, start: int, 
         return F.scaled_dot_product_attention(rows_BGRD, k_BGND, v_BGND, scale=scale).reshape(B, H, 1, D)
     mask_TN: Tensor | None = None
     if start > 0 and q_BHTD.is_cuda and q_BHTD.dtype != torch.float32:
+        from torch.nn.attention.bias import causal_lower_right  # takes a second to import
+
         mask_TN = causal_lower_right(T, N)  # flash attention, without a mask in memory
     elif start > 0:
         positions_T = torch.arange(start, start + T, device=q_BHTD.device)
