@@ -36,6 +36,17 @@ def _select(
     select_blocks(qi, torch.empty(keys, width, dtype=dtype), batch, block=block, topk=16)
 
 
+def _select_in_bulk(queries: int, keys: int, dtype: torch.dtype) -> None:
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.block_ranks import ScoreTiles
+    from pilotfish.kernels.selection import select_blocks
+
+    tiles = ScoreTiles(16, 128, 32, warps=4, stages=3, keys_first=True, bulk=True, early=True)
+    qi = torch.empty(queries, 4, 128, dtype=dtype)
+    ki, batch = torch.empty(keys, 128, dtype=dtype), Batch.single(queries, keys, "cpu")
+    select_blocks(qi, ki, batch, block=128, topk=16, tiles=tiles)
+
+
 def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
     from pilotfish.kernels.batch import Batch
     from pilotfish.kernels.selection import select_blocks
@@ -134,6 +145,10 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     ),
     "select for one token, fp8": (lambda: _select(1, 1 << 20, FP8), {"_block_ranks": True}),
     "select in pages": (lambda: _select_paged(4, 65536, BF16), {"_block_ranks": True}),
+    "select by bulk copies, early": (
+        lambda: _select_in_bulk(4, 1 << 20, BF16),
+        {"_block_ranks": True, "_top_blocks": False},
+    ),
     "select for nano": (
         lambda: _select(4096, 4096, BF16, groups=2, width=64, block=32),
         {"_block_ranks": True, "_top_blocks": False},
