@@ -25,8 +25,8 @@ from pilotfish.tasks.load import find_task
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tools.registry import TOOLS
 
-DEMO_TASK, DEMO_SEED = "miniwob/click-collapsible", 900_003
-"""A page of two steps, with a seed that neither trains the model that ships nor measures it."""
+DEMO_TASK, DEMO_SEED = "miniwob/login-user", 900_003
+"""A page of five steps, with a seed that neither trains the model that ships nor measures it."""
 OnEvent = Callable[[log.Event], None]
 
 

@@ -56,6 +56,21 @@
   };
   const hits = (el, x, y) => related(el, document.elementFromPoint(x, y));
 
+  // A small box in the middle of what other things leave uncovered of a box; null where nothing is.
+  const middleOfOpenPart = (el, b) => {
+    const open = [];
+    for (let i = 0; i < 12; i++)
+      for (let j = 0; j < 12; j++) {
+        const x = b[0] + ((i + 0.5) / 12) * (b[2] - b[0]), y = b[1] + ((j + 0.5) / 12) * (b[3] - b[1]);
+        if (hits(el, x, y)) open.push([x, y]);
+      }
+    if (!open.length) return null;
+    const mean = [0, 1].map((k) => open.reduce((sum, point) => sum + point[k], 0) / open.length);
+    const far = (point) => Math.hypot(point[0] - mean[0], point[1] - mean[1]);
+    const [x, y] = open.reduce((best, point) => (far(point) < far(best) ? point : best));
+    return {box: [Math.max(b[0], x - 1), Math.max(b[1], y - 1), Math.min(b[2], x + 1), Math.min(b[3], y + 1)], x, y};
+  };
+
   // The visible part of an element and a point a person might click: near the centre, never outside.
   const target = (what, inset = 0) => {
     clips = new Map();
@@ -66,14 +81,15 @@
       for (const b of rects) [b[0], b[2]] = [b[0] + (b[2] - b[0]) * what.from, b[0] + (b[2] - b[0]) * what.to];
     for (const b of rects) {
       const w = b[2] - b[0], h = b[3] - b[1], cx = (b[0] + b[2]) / 2, cy = (b[1] + b[3]) / 2;
+      if (!hits(el, cx, cy)) {
+        const open = middleOfOpenPart(el, b);
+        if (open) return open;
+        continue;
+      }
       for (let i = 0; i < 12; i++) {
         const spread = i < 8 ? 0.13 : 0;
         const x = Math.min(Math.max(cx + normal() * spread * w, b[0] + Math.min(1 + inset, w / 2)), b[2] - Math.min(1 + inset, w / 2));
         const y = Math.min(Math.max(cy + normal() * spread * h, b[1] + Math.min(1 + inset, h / 2)), b[3] - Math.min(1 + inset, h / 2));
-        if (hits(el, x, y)) return {box: b, x, y};
-      }
-      for (let i = 0; i < 40; i++) {
-        const x = b[0] + random() * w, y = b[1] + random() * h;
         if (hits(el, x, y)) return {box: b, x, y};
       }
     }

@@ -20,7 +20,7 @@ from pilotfish.model.training import train, trainee
 from pilotfish.model.training.loader import collate, letter_cells, widget_cells
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream
+from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream, unambiguous
 from pilotfish.model.training.shards import Episode, Widget, read_shard
 from pilotfish.tasks.episodes import shards as recorder_shards
 from pilotfish.tools.base import Screen, tool_schema
@@ -308,3 +308,13 @@ def test_the_index_branch_learns_from_the_kl_alone(shard_folder: Path, maker: Sa
         n for n, p in model.named_parameters() if p.grad is not None and p.grad.any() and n not in index
     ]
     assert others == []
+
+
+def test_questions_name_what_can_be_used() -> None:
+    box = Widget("Tab", "tab", 0, 0, 80, 30), Widget("Tab", "tab", 10, 5, 70, 25)
+    caption, check = Widget("sun", "text", 40, 50, 70, 60), Widget("sun", "checkbox", 20, 50, 32, 62)
+    twice = Widget("OK", "button", 0, 90, 30, 110), Widget("OK", "button", 60, 90, 90, 110)
+    alone, blank = Widget("said", "word", 0, 130, 30, 140), Widget("  ", "input", 0, 150, 90, 170)
+    long = Widget("x" * 41, "text", 0, 180, 300, 190)
+    found = unambiguous([*box, caption, check, *twice, alone, blank, long])
+    assert found == [box[1], check, alone]

@@ -222,6 +222,39 @@ async def test_labels_say_what_the_frame_shows(screen: pages.Screen) -> None:
 
 
 @needs_browser
+async def test_a_covered_target_is_its_open_part(screen: pages.Screen) -> None:
+    look = "position:absolute;width:40px;height:40px;top:60px;left:"
+    page = (
+        f'<button id="a" style="{look}30px">ONE</button><button style="{look}45px">TWO</button>'
+        '<button id="b">OK</button>'
+    )
+    await screen.page.evaluate(f"document.open();document.write({json.dumps(page)});document.close()")
+    covered = await screen.target("document.getElementById('a')")
+    x0, y0, x1, y1 = covered.box
+    assert 30 <= x0 < x1 <= 45
+    assert 60 <= y0 < y1 <= 100
+    assert (x0 <= covered.x <= x1, y0 <= covered.y <= y1) == (True, True)
+    free = await screen.target("document.getElementById('b')")
+    assert free.box[2] - free.box[0] > 10
+
+
+@needs_browser
+async def test_labels_name_single_words(screen: pages.Screen) -> None:
+    page = "<p style='margin:20px 4px'>Quick red <a href='#'>fox</a> jumps.</p>"
+    await screen.page.evaluate(f"document.open();document.write({json.dumps(page)});document.close()")
+    widgets = (await screen.capture()).widgets
+    named = {text: (kind, box) for text, kind, *box in widgets}
+    assert {text: kind for text, (kind, _) in named.items()} == {
+        "fox": "link",
+        "Quick red": "text",
+        "Quick": "word",
+        "red": "word",
+        "jumps.": "text",
+    }
+    assert named["Quick"][1][2] < named["red"][1][0]
+
+
+@needs_browser
 async def test_a_page_may_start_again_without_loading(
     screen: pages.Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
