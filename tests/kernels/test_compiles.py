@@ -238,12 +238,11 @@ def main() -> None:
     def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
         if kernel.hash not in found:
-            ptx = kernel.asm["ptx"]
             found[kernel.hash] = {
                 "name": self.__name__,
-                "wgmma": "wgmma.mma_async" in ptx,
+                "wgmma": "wgmma.mma_async" in kernel.asm["ptx"],
                 "shared": kernel.metadata.shared,
-                "spilled": _spilled(ptx),
+                "spilled": _spilled(kernel.asm["cubin"]),
             }
         return kernel
 
@@ -266,23 +265,16 @@ def _import_kernels() -> None:
         importlib.import_module(module.name)
 
 
-def _spilled(ptx: str) -> int:
-    """Bytes of registers that the assembler moves to memory."""
+def _spilled(cubin: bytes) -> int:
+    """Bytes of a thread's stack: what did not fit into registers."""
     import triton
 
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        command = [
-            triton.knobs.nvidia.ptxas.path,
-            "-v",
-            "-arch=sm_90a",
-            source,
-            "-o",
-            f"{folder}/kernel.cubin",
-        ]
-        log = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", log))
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", path]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sum(int(n) for n in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
 
 
 if __name__ == "__main__":
