@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pilotfish.kernels import plain_attention, plain_selection, plain_training
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.checks import check_attention, check_ids, check_loss, check_selection
 
 has_triton = importlib.util.find_spec("triton") is not None
 if has_triton:
@@ -57,6 +58,8 @@ def select_blocks(
     Index queries [T, G, I] and keys [N, I], or pages of them [P, block, I]; see `selection.select_blocks`.
     out: where the ids go. Raises ValueError, naming the argument, for what is not accepted.
     """
+    if not has_kernels(qi_TGI):
+        check_selection(qi_TGI, ki, batch, block, topk, local, init)
     options = (*_fields(batch), block, topk, local, init)
     if out is None:
         ids_TGK: Tensor = torch.ops.pilotfish.select_blocks(qi_TGI, ki, *options)
@@ -82,6 +85,8 @@ def sparse_attention(
     Differentiable by q, k and v if keys are not paged. out: where the two results go; then nothing is
     differentiable. Raises ValueError, naming the argument, for what is not accepted.
     """
+    if not has_kernels(q_THD):
+        check_attention(q_THD, k, v, ids_TGK, batch, block, scale)
     options = (*_fields(batch), block, scale)
     if out is None:
         if (
@@ -118,8 +123,8 @@ def index_kl(
     reach qi and ki alone; the teacher is a constant. Tokens that see nothing count as 0. Raises ValueError,
     naming the argument, for what is not accepted.
     """
-    _check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale)
-    _check_ids(ids_TGK, qi_TGI, block)
+    check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale, kernels=has_kernels(q_THD))
+    check_ids(ids_TGK, qi_TGI, block)
     loss, _, _ = torch.ops.pilotfish.index_kl(
         q_THD.detach(), k_NGD.detach(), lse_TH.detach(), qi_TGI, ki_NI, ids_TGK, *_fields(batch),
         block, scale, index_scale, _wants_gradient(qi_TGI, ki_NI),
@@ -144,7 +149,7 @@ def index_kl_dense(
     lse: of full attention; None: computed here. On a GPU the gradient of ki is summed by atomics, so its
     last bits may differ between runs.
     """
-    _check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale)
+    check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale, kernels=has_kernels(q_THD))
     loss, _, _ = torch.ops.pilotfish.index_kl_dense(
         q_THD.detach(), k_NGD.detach(), None if lse_TH is None else lse_TH.detach(), qi_TGI, ki_NI,
         *_fields(batch), scale, index_scale, _wants_gradient(qi_TGI, ki_NI),
@@ -327,61 +332,3 @@ def _loss_gradients(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None,
 for _op in (_index_kl, _index_kl_dense):
     _op.register_fake(_fake_loss)
     _op.register_autograd(_loss_gradients, setup_context=_keep_gradients)
-
-
-def _check_loss(
-    q: Tensor,
-    k: Tensor,
-    lse: Tensor | None,
-    qi: Tensor,
-    ki: Tensor,
-    batch: Batch,
-    scale: float,
-    index_scale: float,
-) -> None:
-    """Refuse in one sentence what the losses do not take."""
-    if batch.pages is not None:
-        raise ValueError("batch.pages is given: the loss takes keys packed as [N, G, D]")
-    types = (torch.bfloat16, torch.float16, torch.float32, *(() if has_kernels(q) else (torch.float64,)))
-    if q.ndim != 3 or q.dtype not in types:
-        raise ValueError(f"q is {_is(q)}: [T, H, D] of one type among {types} is accepted")
-    T, H, D = q.shape
-    if k.ndim != 3 or k.shape[2] != D or k.dtype != q.dtype:
-        raise ValueError(f"k is {_is(k)}: {q.dtype} [N, G, {D}], as q, is accepted")
-    N, G = k.shape[:2]
-    if G == 0 or H % G or H // G > 16:
-        raise ValueError(f"q has {H} heads for {G} KV groups: 1 to 16 heads per group are accepted")
-    if qi.ndim != 3 or qi.shape[:2] != (T, G) or qi.dtype != q.dtype:
-        raise ValueError(f"qi is {_is(qi)}: {q.dtype} [{T}, {G}, I], as q and k, is accepted")
-    if ki.shape != (N, qi.shape[2]) or ki.dtype != q.dtype:
-        raise ValueError(f"ki is {_is(ki)}: {q.dtype} [{N}, {qi.shape[2]}], as k and qi, is accepted")
-    if lse is not None and (lse.shape != (T, H) or lse.dtype not in (torch.float32, torch.float64)):
-        raise ValueError(f"lse is {_is(lse)}: torch.float32 [{T}, {H}] is accepted")
-    if has_kernels(q) and (D not in (64, 128) or qi.shape[2] not in (64, 128)):
-        raise ValueError(f"q is {D} and qi {qi.shape[2]} wide: 64 or 128 is accepted")
-    for name, x in (("q", q), ("k", k), ("lse", lse), ("qi", qi), ("ki", ki)):
-        if x is not None and x.device != q.device:
-            raise ValueError(f"{name} is on {x.device} and q on {q.device}: one device is accepted")
-        if x is not None and x.numel() and x.stride(-1) != 1:
-            raise ValueError(f"{name} has strides {x.stride()}: a contiguous last dimension is accepted")
-    for name, factor in (("scale", scale), ("index_scale", index_scale)):
-        if not 0 < factor < float("inf"):
-            raise ValueError(f"{name} is {factor}: a positive finite number is accepted")
-    batch.check(T, k, 1, "k")
-
-
-def _check_ids(ids: Tensor, qi: Tensor, block: int) -> None:
-    if ids.dtype != torch.int32 or ids.ndim != 3 or ids.shape[:2] != qi.shape[:2] or ids.device != qi.device:
-        raise ValueError(
-            f"ids is {_is(ids)} on {ids.device}: torch.int32 [T, G, K] as qi on {qi.device} is accepted"
-        )
-    if ids.shape[2] > 32:
-        raise ValueError(f"ids keeps {ids.shape[2]} blocks: up to 32 are accepted")
-    if ids.numel() and ids.stride(-1) != 1:
-        raise ValueError(f"ids has strides {ids.stride()}: a contiguous last dimension is accepted")
-    if block not in (32, 64, 128):
-        raise ValueError(f"block is {block}: 32, 64 or 128 is accepted")
-
-
-def _is(x: Tensor) -> str:
-    return f"{x.dtype} {list(x.shape)}"

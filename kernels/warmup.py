@@ -153,6 +153,7 @@ def _stream(
         sum_R = sum_R * tl.exp2(top_R - safe_R) + tl.sum(tl.exp2(s_RN - safe_R[:, None]), 1)
         top_R = new_R
     heads = tl.num_programs(1)
+    sum_R = tl.where(seen_R > 0, sum_R, 1.0)
     tl.store(sums + token * heads + head, (top_R + tl.log2(sum_R)) / LOG2E, mask=live & (seen_R > 0))
 
 
@@ -176,7 +177,7 @@ def _dense_losses(
     seen_R = tl.minimum(tl.load(visible + token, mask=live, other=0), tl.load(fields + 3))
     at = token[:, None] * stride_it + group * stride_ig + narrow
     qi_RI = tl.load(qi + at, mask=live[:, None], other=0.0)
-    student_R = tl.load(student + token * groups + group, mask=live, other=0.0) * LOG2E
+    student_R = tl.load(student + token * groups + group, mask=seen_R > 0, other=0.0) * LOG2E
     if INTERPRET:
         qi_RI = qi_RI.to(tl.float32)
     k += key * stride_kn + group * stride_kg
@@ -197,7 +198,7 @@ def _dense_losses(
             h = group * GROUP + head
             at = token[:, None] * stride_qt + h * stride_qh + width
             q_RD = tl.load(q + at, mask=live[:, None], other=0.0)
-            lse_R = tl.load(lse + token * heads + h, mask=live, other=0.0) * LOG2E
+            lse_R = tl.load(lse + token * heads + h, mask=seen_R > 0, other=0.0) * LOG2E
             if INTERPRET:
                 q_RD = q_RD.to(tl.float32)
             s_RN = tl.dot(q_RD, tl.trans(k_ND), input_precision=PRECISION)

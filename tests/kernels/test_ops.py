@@ -223,6 +223,43 @@ def test_bad_input_is_refused_in_one_sentence(device: torch.device, what: str, s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+def test_selection_and_attention_refuse_the_same(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, kernels: bool
+) -> None:
+    """By kernels or twins: a ValueError that begins with the argument's name."""
+    monkeypatch.setattr(ops, "has_kernels", lambda x: kernels)
+    q, k, v, qi, ki = (x.detach() for x in _inputs(device))
+    ids = torch.zeros(T, G, KEPT, dtype=torch.int32, device=device)
+    batch, single = _batch(device), Batch.single(T, 111, device)
+    choose: list[tuple[str, Any]] = [
+        ("qi", (qi[0], ki, batch, BLOCK, KEPT)),
+        ("qi", (qi.long(), ki.long(), batch, BLOCK, KEPT)),
+        ("ki", (qi, ki[:, :32], batch, BLOCK, KEPT)),
+        ("block", (qi, ki, batch, 48, KEPT)),
+        ("topk", (qi, ki, batch, BLOCK, 0)),
+        ("ki has 110", (qi, ki, single, BLOCK, KEPT)),
+    ]
+    for name, (qi_, ki_, batch_, block, topk) in choose:
+        with pytest.raises(ValueError, match=rf"^{name} "):
+            ops.select_blocks(qi_, ki_, batch_, block=block, topk=topk)
+    attend: list[tuple[str, Any]] = [
+        ("q", (q[0], k, v, ids, batch, BLOCK, 1.0)),
+        ("k", (q, k[0], v, ids, batch, BLOCK, 1.0)),
+        ("v", (q, k, v[:-1], ids, batch, BLOCK, 1.0)),
+        ("q", (q[:, :3], k, v, ids, batch, BLOCK, 1.0)),
+        ("ids", (q, k, v, ids.long(), batch, BLOCK, 1.0)),
+        ("ids", (q, k, v, ids[1:], batch, BLOCK, 1.0)),
+        ("block", (q, k, v, ids, batch, 16, 1.0)),
+        ("scale", (q, k, v, ids, batch, BLOCK, -1.0)),
+        ("k has 110", (q, k, v, ids, single, BLOCK, 1.0)),
+        ("k", (q, torch.empty(110, D, G, device=device).transpose(1, 2), v, ids, batch, BLOCK, 1.0)),
+    ]
+    for name, (q_, k_, v_, ids_, batch_, block, scale) in attend:
+        with pytest.raises(ValueError, match=rf"^{name} "):
+            ops.sparse_attention(q_, k_, v_, ids_, batch_, block=block, scale=scale)
+
+
 @gpu
 def test_a_graph_captures_a_whole_step(device: torch.device) -> None:
     """One decoded token: captured once, replayed on other numbers."""
