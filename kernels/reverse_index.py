@@ -98,7 +98,8 @@ def reverse_index(
     )
     _cut[(steps,)](
         totals_2L, sums_2, rows_L, pieces_PF, lists, per_group, piece,
-        LISTS=LISTS_AT_ONCE, STEPS=triton.next_power_of_2(steps), num_warps=1 if steps <= 1024 else 4,
+        LISTS=LISTS_AT_ONCE, STEPS=triton.next_power_of_2(steps), FIELDS=FIELDS,
+        num_warps=1 if steps <= 1024 else 4,
     )  # fmt: skip
     _place[(triton.cdiv(entries, 1024),)](
         counts_RL, totals_2L, lists_TGK, ranks_TGK, seen_TGK, entries_E, limits_E, entries, lists,
@@ -201,7 +202,10 @@ def _sum_tiles(counts, totals, sums, tiles, all_lists, piece, LISTS: tl.constexp
 
 
 @triton.jit(do_not_specialize=["per_group", "piece"])
-def _cut(totals, sums, places, pieces, all_lists, per_group, piece, LISTS: tl.constexpr, STEPS: tl.constexpr):
+def _cut(
+    totals, sums, places, pieces, all_lists, per_group, piece,
+    LISTS: tl.constexpr, STEPS: tl.constexpr, FIELDS: tl.constexpr,
+):  # fmt: skip
     """Where each list begins, written behind the totals; its pieces."""
     step, steps = tl.program_id(0), tl.num_programs(0)
     s = tl.arange(0, STEPS)
@@ -215,7 +219,7 @@ def _cut(totals, sums, places, pieces, all_lists, per_group, piece, LISTS: tl.co
     first_piece = pieces_before + tl.cumsum(cut, 0) - cut
     place = tl.load(places + list, mask=total > 0, other=0)
     for i in range(tl.max(cut, 0)):
-        at = pieces + (first_piece + i) * 4
+        at = pieces + (first_piece + i) * FIELDS
         there = i < cut
         tl.store(at, first + i * piece, mask=there)
         tl.store(at + 1, tl.minimum(total - i * piece, piece), mask=there)
