@@ -45,7 +45,8 @@ def select_blocks(
     bfloat16, float16, float32 or float8_e4m3fn; rows contiguous, other strides free. A block's score is its
     best product with a visible key, no less than -1e30, which NaN counts as. The `local` last visible blocks
     and the `init` first are always kept; then the best, at ties the lower id. The tensor cores sum fp8
-    products with about 14 bits, so near ties of fp8 may fall either way.
+    products with about 14 bits, so near ties of fp8 may fall either way. A page number that does not exist
+    stands for one that does.
 
     `out` receives the ids. `rank_bytes` bounds the ranks held at a time (one token's always fit). `tiles`
     replaces the table's choice. Raises ValueError for what the kernels do not take.
@@ -71,10 +72,11 @@ def select_blocks(
     tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
     ranks = Ranks.empty(piece * G, C, tiles.span, ki.device)
     keys = None if batch.pages is not None else ki.shape[0]
-    for first in range(0, T, piece):
-        tokens = min(piece, T - first)
-        launch_block_ranks(qi_TGD, ki, batch, ranks, first, tokens, block, tiles)
-        launch_top_blocks(ranks, out, batch, first, tokens, keys, block, local, init, tiles.early)
+    with torch.cuda.device_of(ki):  # kernels start on the current device, which may be another one
+        for first in range(0, T, piece):
+            tokens = min(piece, T - first)
+            launch_block_ranks(qi_TGD, ki, batch, ranks, first, tokens, block, tiles)
+            launch_top_blocks(ranks, out, batch, first, tokens, keys, block, local, init, tiles.early)
     return out
 
 
