@@ -88,7 +88,7 @@ class Ceilings:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the jobs asked for and print the table; 0, or 2 where there is no GPU."""
+    """Run the jobs asked for and print the table; 0, or 2 where there is no GPU or too little of it."""
     parser = argparse.ArgumentParser(prog="python -m pilotfish.kernels.bench", description=__doc__)
     parser.add_argument("--only", default=",".join(JOBS), help=f"jobs, by comma: {', '.join(JOBS)}")
     parser.add_argument("--keys", type=int, default=MOST, help="longest context, default 1048576")
@@ -101,6 +101,8 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--only has {job!r}: {', '.join(JOBS)} are accepted")
     if options.keys < CHUNK or options.keys % CHUNK:
         parser.error(f"--keys is {options.keys}: multiples of {CHUNK} are accepted")
+    if options.plot is not None and not options.plot.parent.is_dir():
+        parser.error(f"--plot is {options.plot}: a file in a folder that exists is accepted")
     if not torch.cuda.is_available():
         print("The bench needs a CUDA GPU, and torch finds none here.", file=sys.stderr)
         return 2
@@ -108,11 +110,18 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.json:
         print(headline(ceilings), flush=True)
     rows = []
-    for job in jobs:
-        for row in RUNS[job](ceilings, options.keys):
-            rows.append(row)
-            if not options.json:
-                print(line(row), flush=True)
+    try:
+        for job in jobs:
+            for row in RUNS[job](ceilings, options.keys):
+                rows.append(row)
+                if not options.json:
+                    print(line(row), flush=True)
+    except torch.cuda.OutOfMemoryError:
+        print(
+            f"The card has too little memory for {job} at --keys {options.keys}; ask for fewer.",
+            file=sys.stderr,
+        )
+        return 2
     if options.json:
         print(json.dumps(report(ceilings, rows)))
     if options.plot is not None:

@@ -85,15 +85,35 @@ def test_a_row_in_words_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert columns.index("floor") + len("floor") == row.index("62%") + len("62%")
 
 
+@pytest.mark.usefixtures("tiny")
+def test_json_is_all_that_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
+    monkeypatch.setattr(bench, "measure_ceilings", lambda: CEILINGS)
+    plot = tmp_path / "times.svg"
+    assert bench.main(["--json", "--only", "step,decode", "--keys", "32", "--plot", str(plot)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["job"] for row in report["rows"]] == ["step"] * 4 + ["decode"] * 2
+    assert report["device"] == "a card"
+    assert ElementTree.parse(plot)
+
+
 def test_without_a_gpu_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert bench.main([]) == 2
     assert "needs a CUDA GPU" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        bench.main(["--only", "lunch"])
-    assert "'lunch'" in capsys.readouterr().err
+    for arguments, words in (
+        (["--only", "lunch"], "'lunch'"),
+        (["--keys", "100"], "--keys is 100"),
+        (["--plot", "nowhere/at/all.svg"], "--plot is nowhere/at/all.svg"),
+    ):
+        with pytest.raises(SystemExit):
+            bench.main(arguments)
+        assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("new", "keys", "keep"), [(5, 90, 40), (3, 20, 40)])
