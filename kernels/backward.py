@@ -92,8 +92,9 @@ def sparse_attention_backward(
         )
     if dlse_TH is not None:
         delta_TH -= dlse_TH
-    chunk = even_chunk(T, slot_bytes // (H * K * D * q_THD.element_size()))
-    for start in range(0, T if N else 0, chunk):
+    chunk = even_chunk(T, slot_bytes // max(H * K * D * q_THD.element_size(), 1))
+    rows_to_do = 0 if 0 in (N, K, batch.max_keys) else T
+    for start in range(0, rows_to_do, chunk):
         part = slice(start, min(start + chunk, T))
         ids = ids_TGK[part]
         lists = reverse_index(ids, k_NGD, batch, block, tiles.piece, first_row=start)

@@ -86,8 +86,9 @@ def index_kl(
         "GROUP": H // G, "D": D, "DI": width, "BLOCK": block, "ROWS": tiles.rows, "PIECE": tiles.piece,
         "PRECISION": "ieee", "INTERPRET": INTERPRET, "num_warps": tiles.warps,
     }  # fmt: skip
-    chunk = even_chunk(T, slot_bytes // (G * K * width * qi_TGI.element_size()))
-    for start in range(0, T if N else 0, chunk):
+    chunk = even_chunk(T, slot_bytes // max(G * K * width * qi_TGI.element_size(), 1))
+    rows_to_do = 0 if 0 in (N, K, batch.max_keys) else T
+    for start in range(0, rows_to_do, chunk):
         part = slice(start, min(start + chunk, T))
         ids = ids_TGK[part]
         lists = reverse_index(ids, k_NGD, batch, block, tiles.piece, first_row=start)

@@ -317,9 +317,14 @@ def test_an_untrained_student_and_a_perfect_one(device: torch.device) -> None:
 
 
 def test_nothing_at_all(device: torch.device) -> None:
-    c = _case([0], [50], device)
-    _check(c)
-    _check_dense(c)
+    """No tokens; no blocks kept; no keys."""
+    for c in (_case([0], [50], device), _case([3], [50], device, kept=0), _case([0, 0], [0, 0], device)):
+        _check(c)
+        _check_dense(c)
+    c = _case([2, 0], [40, 0], device)
+    padded = dataclasses.replace(c.batch, key_lengths=torch.zeros_like(c.batch.key_lengths), max_keys=0)
+    _check(c._replace(batch=padded))
+    _check_dense(c._replace(batch=padded))
 
 
 @gpu
