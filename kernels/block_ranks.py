@@ -64,12 +64,13 @@ def score_tiles(
     rows: int, blocks: int, sequences: int, block: int, dtype: torch.dtype, cores: int
 ) -> ScoreTiles:
     """The cut for sequences of at most `rows` rows and `blocks` blocks on `cores` multiprocessors."""
+    short = dtype.itemsize == 1  # one more tile of these under way costs little
     if dtype == torch.float32:
         tile, warps, stages, keys_first = 32, 4, 1, False
     elif rows > 64:
-        tile, warps, stages, keys_first = 128, 4 if block == STEP_KEYS else 8, 2, False
+        tile, warps, stages, keys_first = 128, 4 if block == STEP_KEYS else 8, 2 + short, False
     else:
-        tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3, True
+        tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3 + short, True
     # Two programs share a multiprocessor: one multiplies while the other looks for the best. Few rows take
     # one wave of equal programs, or more where it gets too long; many rows, which see unequal numbers of
     # keys, at least four.
