@@ -52,31 +52,28 @@ def _merge(
     """HEADS heads of one token and group, by one warp: what it sums hardly leaves a thread."""
     query = tl.program_id(0).to(tl.int64)
     t, g, first = query // groups, query % groups, query * J
-    column, slot = tl.arange(0, D), tl.arange(0, SLOTS)
+    column, slot = tl.arange(0, D), tl.arange(0, AT_ONCE)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()
-    there = slot < J
-    if not ALL_LIVE:
-        there &= tl.load(live + first + slot, mask=there, other=-1) >= 0
     for i in tl.static_range(HEADS):
         r = tl.program_id(1) * HEADS + i
-        logs = tl.load(partial_lse + (first + slot) * R + r, mask=there & (r < R), other=float("-inf"))
-        top = tl.max(logs, 0)
-        top = tl.where(top == float("-inf"), 0.0, top)
-        total = tl.sum(tl.exp2(logs - top), 0)
-        merged = tl.zeros([D], tl.float32)
+        top, total, merged = float("-inf"), 0.0, tl.zeros([D], tl.float32)
         for start in tl.static_range(0, SLOTS, AT_ONCE):
-            j = start + tl.arange(0, AT_ONCE)
-            mask = (j < J) & (r < R)
+            there = (start + slot < J) & (r < R)
             if not ALL_LIVE:
-                mask &= tl.load(live + first + j, mask=mask, other=-1) >= 0
-            row = (first + j) * R + r
-            part = tl.load(partial + row[:, None] * D + column[None, :], mask=mask[:, None], other=0.0)
-            weight = tl.exp2(tl.load(partial_lse + row, mask=mask, other=float("-inf")) - top)
-            merged += tl.sum(part.to(tl.float32) * weight[:, None], 0)
+                there &= tl.load(live + first + start + slot, mask=there, other=-1) >= 0
+            row = (first + start + slot) * R + r
+            logs = tl.load(partial_lse + row, mask=there, other=float("-inf"))
+            part = tl.load(partial + row[:, None] * D + column[None, :], mask=there[:, None], other=0.0)
+            higher = tl.maximum(top, tl.max(logs, 0))
+            base = tl.where(higher == float("-inf"), 0.0, higher)
+            weight, shrink = tl.exp2(logs - base), tl.exp2(top - base)
+            total = total * shrink + tl.sum(weight, 0)
+            merged = merged * shrink + tl.sum(part.to(tl.float32) * weight[:, None], 0)
+            top = higher
         any_key = total > 0
         total = tl.where(any_key, total, 1.0)
         log = tl.where(any_key, (top + tl.log2(total)) * LN2, float("-inf"))
         at = out + t * out_t + (g * R + r) * out_h + column
-        tl.store(at, (merged / total).to(out.dtype.element_ty), mask=(column < D) & (r < R))
+        tl.store(at, (merged / total).to(out.dtype.element_ty), mask=r < R)
         tl.store(lse + t * lse_t + (g * R + r) * lse_h, log, mask=r < R)
