@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ if not torch.cuda.is_available():
 @pytest.fixture(autouse=True)
 def fresh_random_numbers() -> None:
     """Other numbers in each run; pytest shows the seed of a test that fails."""
-    print(f"torch.manual_seed({torch.seed()})")
+    seed = torch.seed()
+    random.seed(seed)
+    print(f"torch.manual_seed({seed}), random.seed({seed})")
 
 
 @pytest.fixture(scope="session")

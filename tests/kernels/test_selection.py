@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import re
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from pilotfish.kernels import plain_selection as plain
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.block_ranks import ScoreTiles
+from pilotfish.kernels.block_ranks import ScoreTiles, score_tiles
 from pilotfish.kernels.selection import select_blocks
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -92,6 +93,25 @@ def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
         tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first, bulk=bulk)
         assert torch.equal(select_blocks(qi, ki, batch, block=128, topk=3, tiles=tiles), wanted)
         assert torch.equal(select_blocks(qi, pool, paged, block=128, topk=3, tiles=tiles), wanted)
+
+
+def test_every_shape_has_a_cut() -> None:
+    """Whole steps, lanes that one warp can take in, and programs that fill the card if there is the work."""
+    for _ in range(1000):
+        rows, blocks, sequences = (int(2 ** (limit * random.random())) for limit in (17, 17, 10))
+        block, dtype, cores = (
+            random.choice([32, 64, 128]),
+            random.choice(list(FLOATS)),
+            random.randint(1, 160),
+        )
+        cut = score_tiles(rows, blocks, sequences, block, dtype, cores)
+        assert cut.keys % block == 0
+        assert cut.span % (cut.keys // block) == 0
+        assert 1 <= cut.span <= 64
+        assert blocks / cut.span <= 4096
+        steps = -(-blocks * block // cut.keys) * -(-rows // cut.rows) * sequences
+        programs = -(-blocks // cut.span) * -(-rows // cut.rows) * sequences
+        assert programs > min(steps, 2 * cores) // 2
 
 
 @pytest.mark.parametrize(("block", "width", "topk"), [(32, 128, 1), (64, 32, 3), (128, 64, 16), (32, 64, 32)])
