@@ -42,7 +42,7 @@ class Tiles:
     rows: int
     warps: int
     stages: int
-    piece: int = 256
+    piece: int = 512
 
 
 def default_tiles(dtype: torch.dtype, width: int, block: int) -> Tiles:
@@ -79,7 +79,7 @@ def sparse_attention_backward(
     K, group = ids_TGK.shape[2], H // G
     tiles = tiles or default_tiles(q_THD.dtype, D, block)
     padded = triton.next_power_of_2(group)
-    rows = max(tiles.rows, padded)
+    rows = max(tiles.rows, padded, 16)
     device = q_THD.device
     dq_THD = torch.zeros(T, H, D, dtype=q_THD.dtype, device=device)
     gradients_2NGD = torch.zeros(2, N, G, D, dtype=torch.float32, device=device)

@@ -66,7 +66,7 @@ def _token_scores(
     for g in range(G):
         qi_TD = tl.load(qi + (t[:, None] * G + g) * D + width, mask=(t < tokens)[:, None], other=0.0)
         weight_T = tl.load(weights + t * G + g, mask=t < tokens, other=0.0)
-        sum_TN += weight_T[:, None] * tl.maximum(tl.dot(qi_TD, tl.trans(ki_ND)), 0.0)
+        sum_TN += weight_T[:, None] * tl.maximum(tl.dot(qi_TD, tl.trans(ki_ND), input_precision="ieee"), 0.0)
     sum_TN = tl.where(n[None] <= keys - tokens + t[:, None], sum_TN, float("-inf"))
     mask = (t < tokens)[:, None] & (n < keys)[None]
     tl.store(scores + t[:, None].to(tl.int64) * keys + n[None], sum_TN, mask=mask)
@@ -93,12 +93,14 @@ def _token_attention(
         seen = (place < keep) & (n <= start + t)
         k_LD = tl.load(k + at, mask=seen[:, None], other=0.0)
         v_LD = tl.load(v + at, mask=seen[:, None], other=0.0)
-        s_RL = tl.where(seen[None], tl.dot(q_RD, tl.trans(k_LD)) * scale, float("-inf"))
+        s_RL = tl.where(
+            seen[None], tl.dot(q_RD, tl.trans(k_LD), input_precision="ieee") * scale, float("-inf")
+        )
         new_R = tl.maximum(top_R, tl.max(s_RL, 1))
         safe_R = tl.where(new_R == float("-inf"), 0.0, new_R)
         p_RL = tl.exp(s_RL - safe_R[:, None])
         shrink_R = tl.exp(top_R - safe_R)
         sum_R = sum_R * shrink_R + tl.sum(p_RL, 1)
-        out_RD = out_RD * shrink_R[:, None] + tl.dot(p_RL.to(v_LD.dtype), v_LD)
+        out_RD = out_RD * shrink_R[:, None] + tl.dot(p_RL.to(v_LD.dtype), v_LD, input_precision="ieee")
         top_R = new_R
     tl.store(out + rows, (out_RD / sum_R[:, None]).to(out.dtype.element_ty), mask=there)

@@ -41,7 +41,7 @@ class Tiles:
     rows: int
     warps: int
     stages: int
-    piece: int = 512
+    piece: int = 1024
 
 
 def default_tiles(dtype: torch.dtype, width: int, block: int) -> Tiles:
@@ -84,9 +84,15 @@ def index_kl(
     dki_GNI = torch.zeros(G, N if with_gradient else 0, width, dtype=torch.float32, device=device)
     shape = {
         "GROUP": H // G, "D": D, "DI": width, "BLOCK": block, "ROWS": tiles.rows, "PIECE": tiles.piece,
-        "PRECISION": "ieee", "INTERPRET": INTERPRET, "num_warps": tiles.warps,
+        "PRECISION": "ieee", "INTERPRET": INTERPRET,
     }  # fmt: skip
-    chunk = even_chunk(T, slot_bytes // max(G * K * width * qi_TGI.element_size(), 1))
+    # Probabilities have no use for bf16's range, and the loss for its three digits.
+    teacher_type = torch.float32 if q_THD.dtype == torch.float32 else torch.float16
+    # A query's address comes from memory itself, which takes two stages; five keep the next tile under way,
+    # where there are registers for that.
+    sums_stages, student_stages = (1, 1) if tiles.stages == 1 else (5, 3)
+    student_warps = 8 if block * width > 64 * 64 else 4
+    chunk = even_chunk(T, slot_bytes // max(G * K * (block + width) * qi_TGI.element_size(), 1))
     rows_to_do = 0 if 0 in (N, K, batch.max_keys) else T
     for start in range(0, rows_to_do, chunk):
         part = slice(start, min(start + chunk, T))
@@ -97,20 +103,25 @@ def index_kl(
         sums_TGK = torch.full(ids.shape, float("-inf"), dtype=torch.float32, device=device)
         _student_sums[(pieces,)](
             qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, K,
-            **shape, num_stages=1 if tiles.stages == 1 else 5,
+            **shape, num_warps=4, num_stages=sums_stages,
         )  # fmt: skip
         student_TG = sums_TGK.logsumexp(-1)
+        teacher_TGKB = torch.empty(*ids.shape, block, dtype=teacher_type, device=device)
+        _teachers[(pieces,)](
+            q_THD[part], k_NGD, lse_TH[part], *listed, teacher_TGKB,
+            *q_THD.stride()[:2], *k_NGD.stride()[:2], scale, H, K,
+            **shape, num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
         losses_P = torch.zeros(pieces, dtype=torch.float32, device=device)
         rows = len(ids) if with_gradient else 0
         slots_TGKI = torch.empty(rows, G, K, width, dtype=qi_TGI.dtype, device=device)
         lengths_P = torch.empty(pieces, dtype=torch.int32, device=device)
         parts_PBI = torch.empty(pieces if with_gradient else 0, block, width, device=device)
         _losses[(pieces,)](
-            q_THD[part], k_NGD, lse_TH[part], qi_TGI[part], ki_NI, student_TG, *listed,
+            teacher_TGKB, qi_TGI[part], ki_NI, student_TG, *listed,
             losses_P, slots_TGKI, parts_PBI, lengths_P,
-            *q_THD.stride()[:2], *k_NGD.stride()[:2], *qi_TGI.stride()[:2], ki_NI.stride(0),
-            scale, index_scale, H, K,
-            **shape, GRADIENT=with_gradient, num_stages=tiles.stages,
+            *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, K,
+            **shape, GRADIENT=with_gradient, num_warps=student_warps, num_stages=student_stages,
         )  # fmt: skip
         loss += losses_P.sum()
         if with_gradient:
@@ -155,10 +166,48 @@ def _student_sums(
 
 
 @triton.jit
+def _teachers(
+    q, k, lse, entries, limits, pieces, teachers,
+    stride_qt, stride_qh, stride_kn, stride_kg, scale, heads, kept,
+    GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
+):  # fmt: skip
+    """The mean of the heads' attention of each choice of a piece to its block. Tiles stand rows x keys."""
+    fields = pieces + tl.program_id(0) * 4
+    first, count = tl.load(fields), tl.load(fields + 1)
+    if count == 0:
+        return
+    group, key = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
+    keys, rows, width, all_ = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, PIECE)
+    length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
+    k += key * stride_kn + group * stride_kg
+    k_BD = tl.load(k + keys[:, None] * stride_kn + width, mask=(keys < length)[:, None], other=0.0)
+    if INTERPRET:
+        k_BD = k_BD.to(tl.float32)
+    for start in range(0, count, ROWS):
+        live = start + rows < count
+        entry = tl.load(entries + first + start + rows, mask=live, other=0)
+        limit_R = tl.load(limits + first + start + rows, mask=live, other=0)
+        token = (entry // ((heads // GROUP) * kept)).to(tl.int64)
+        p_RB = tl.zeros([ROWS, BLOCK], tl.float32)
+        for head in range(GROUP):
+            h = group * GROUP + head
+            at = token[:, None] * stride_qt + h * stride_qh + width
+            q_RD = tl.load(q + at, mask=live[:, None], other=0.0)
+            lse_R = tl.load(lse + token * heads + h, mask=live, other=0.0)
+            if INTERPRET:
+                q_RD = q_RD.to(tl.float32)
+            s_RB = tl.dot(q_RD, tl.trans(k_BD), input_precision=PRECISION)
+            p_RB += tl.exp2(s_RB * (scale * LOG2E) - (lse_R * LOG2E)[:, None])
+        p_RB = tl.where(keys[None] < limit_R[:, None], p_RB / GROUP, 0.0)
+        slot = teachers + entry.to(tl.int64)[:, None] * BLOCK + keys
+        tl.store(slot, p_RB.to(teachers.dtype.element_ty), mask=live[:, None])
+
+
+@triton.jit
 def _losses(
-    q, k, lse, qi, ki, student, entries, limits, pieces, losses, slots, parts, lengths,
-    stride_qt, stride_qh, stride_kn, stride_kg, stride_it, stride_ig, stride_in,
-    scale, index_scale, heads, kept,
+    teachers, qi, ki, student, entries, limits, pieces, losses, slots, parts, lengths,
+    stride_it, stride_ig, stride_in, index_scale, groups, kept,
     GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr, GRADIENT: tl.constexpr,
 ):  # fmt: skip
@@ -170,51 +219,37 @@ def _losses(
     if count == 0:
         return
     group, key = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
-    groups = heads // GROUP
-    keys, rows, width, narrow = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, DI)
-    all_ = tl.arange(0, PIECE)
+    keys, rows, width, all_ = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, DI), tl.arange(0, PIECE)
     length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
-    there = (keys < length)[:, None]
-    k_BD = tl.load(k + (key + keys)[:, None] * stride_kn + group * stride_kg + width, mask=there, other=0.0)
-    ki_BI = tl.load(ki + (key + keys)[:, None] * stride_in + narrow, mask=there, other=0.0)
+    ki_BI = tl.load(ki + (key + keys)[:, None] * stride_in + width, mask=(keys < length)[:, None], other=0.0)
     if INTERPRET:
-        k_BD, ki_BI = k_BD.to(tl.float32), ki_BI.to(tl.float32)
+        ki_BI = ki_BI.to(tl.float32)
     loss_R = tl.zeros([ROWS], tl.float32)
     dki_BI = tl.zeros([BLOCK, DI], tl.float32)
     for start in range(0, count, ROWS):
         live = start + rows < count
-        entry = tl.load(entries + first + start + rows, mask=live, other=0)
+        entry = tl.load(entries + first + start + rows, mask=live, other=0).to(tl.int64)
         limit_R = tl.load(limits + first + start + rows, mask=live, other=0)
-        token = (entry // (groups * kept)).to(tl.int64)
-        p_RB = tl.zeros([ROWS, BLOCK], tl.float32)
-        for head in range(GROUP):
-            h = group * GROUP + head
-            at = token[:, None] * stride_qt + h * stride_qh + width
-            q_RD = tl.load(q + at, mask=live[:, None], other=0.0)
-            lse_R = tl.load(lse + token * heads + h, mask=live, other=0.0)
-            if INTERPRET:
-                q_RD = q_RD.to(tl.float32)
-            s_RB = tl.dot(q_RD, tl.trans(k_BD), input_precision=PRECISION)
-            p_RB += tl.exp2(s_RB * (scale * LOG2E) - (lse_R * LOG2E)[:, None])
-        seen_RB = keys[None] < limit_R[:, None]
-        p_RB = tl.where(seen_RB, p_RB / GROUP, 0.0)
-        at = token[:, None] * stride_it + group * stride_ig + narrow
+        token = entry // (groups * kept)
+        p_RB = tl.load(teachers + entry[:, None] * BLOCK + keys, mask=live[:, None], other=0.0).to(tl.float32)
+        at = token[:, None] * stride_it + group * stride_ig + width
         qi_RI = tl.load(qi + at, mask=live[:, None], other=0.0)
         student_R = tl.load(student + token * groups + group, mask=live, other=0.0)
         if INTERPRET:
             qi_RI = qi_RI.to(tl.float32)
         s_RB = tl.dot(qi_RI, tl.trans(ki_BI), input_precision=PRECISION)
         s_RB = s_RB * (index_scale * LOG2E) - (student_R * LOG2E)[:, None]
+        seen_RB = keys[None] < limit_R[:, None]
         term_RB = p_RB * (tl.log2(tl.maximum(p_RB, 1e-37)) - s_RB)
         loss_R += tl.sum(tl.where(seen_RB, term_RB, 0.0), 1)
         if GRADIENT:
             ds_RB = tl.where(seen_RB, tl.exp2(s_RB) - p_RB, 0.0).to(qi_RI.dtype)
             dki_BI = tl.dot(tl.trans(ds_RB), qi_RI, dki_BI, input_precision=PRECISION)
             dqi_RI = tl.dot(ds_RB, ki_BI, input_precision=PRECISION) * index_scale
-            slot = slots + entry.to(tl.int64)[:, None] * DI + narrow
+            slot = slots + entry[:, None] * DI + width
             tl.store(slot, dqi_RI.to(slots.dtype.element_ty), mask=live[:, None])
     tl.store(losses + piece, tl.sum(loss_R) / LOG2E)
     if GRADIENT:
         tl.store(lengths + piece, length)
-        part = parts + piece.to(tl.int64) * (BLOCK * DI) + keys[:, None] * DI + narrow
+        part = parts + piece.to(tl.int64) * (BLOCK * DI) + keys[:, None] * DI + width
         tl.store(part, dki_BI * index_scale)

@@ -40,7 +40,7 @@ def default_tiles(dtype: torch.dtype, width: int) -> DenseTiles:
     if dtype == torch.float32:
         return DenseTiles(rows=16, keys=32, warps=4, stages=1)
     if width > 64:
-        return DenseTiles(rows=64, keys=128, warps=8, stages=3)
+        return DenseTiles(rows=128, keys=64, warps=8, stages=3)
     return DenseTiles(rows=64, keys=64, warps=4, stages=3)
 
 

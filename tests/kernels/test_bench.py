@@ -136,4 +136,4 @@ def test_token_level_attention_is_what_it_claims(
     expected = torch.nn.functional.scaled_dot_product_attention(
         *(x.transpose(0, 1)[None] for x in (q, k, v)), attn_mask=chosen, enable_gqa=True
     )[0].transpose(0, 1)
-    torch.testing.assert_close(out, expected, rtol=1e-2 if device.type == "cuda" else 1e-4, atol=1e-3)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)

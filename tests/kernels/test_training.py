@@ -269,7 +269,7 @@ def test_pieces_and_chunks_change_nothing_but_rounding(device: torch.device) -> 
     truth = _truth(c, c.ids)
     results = (c.dout, c.dlse, c.q, c.k, c.v, c.ids, truth.out.float(), truth.lse.float(), c.batch)
     few_bytes = 17 * 6 * 3 * 64 * 4
-    cut = backward.Tiles(rows=8, warps=4, stages=1, piece=8)
+    cut = backward.Tiles(rows=16, warps=4, stages=1, piece=8)
     gradients = backward.sparse_attention_backward(
         *results, block=c.block, scale=c.scale, tiles=cut, slot_bytes=few_bytes
     )
