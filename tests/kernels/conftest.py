@@ -1,15 +1,11 @@
-"""Kernels are tested on the GPU where there is one, elsewhere in Triton's interpreter."""
+"""What the tests of kernels share: fresh numbers, and the GPU where there is one."""
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, so before the first of them
 
 
 @pytest.fixture(autouse=True)
