@@ -88,15 +88,15 @@ def choose_tiles(
         # No matrix unit keeps fp32's precision; small tiles keep the plain multiplications in registers.
         splits = _splits(T * G, K, 2 * cores)
         return QueryOuterTiles(keys=32, splits=splits, stages=2, overlap=overlap)
-    if T >= KV_OUTER_TOKENS and T * K / lists_per_group(k, batch, block) >= KV_OUTER_CHOICES:
+    choices = T * min(K, triton.cdiv(batch.max_keys, block))
+    if T >= KV_OUTER_TOKENS and choices >= KV_OUTER_CHOICES * lists_per_group(k, batch, block):
         return KVOuterTiles()
     splits = _splits(T * G, K * max(block // 64, 1), 2 * cores)
     return QueryOuterTiles(keys=64, splits=splits, overlap=overlap)
 
 
 def _splits(programs: int, steps: int, wanted: int) -> int:
-    """Into how many programs to split each of `programs` of `steps` steps, to have `wanted`: a power of
-    two."""
+    """Into how many to split each of `programs` of `steps` steps, to have `wanted`: a power of two."""
     return min(triton.next_power_of_2(triton.cdiv(wanted, programs)), triton.next_power_of_2(steps))
 
 
