@@ -33,9 +33,9 @@ MOST_SPLITS = 32
 class QueryOuterTiles:
     """How the pass is cut up.
 
-    keys: of one step. splits: programs that share the blocks of a token and group. merge_heads: heads
-    that one program of the merge takes. overlap: start each kernel
-    while the one before still ends, which takes Hopper or later.
+    keys: of one step. splits: programs that share the blocks of a token and group. merge_heads: heads that
+    one program of the merge takes. overlap: start each kernel while the one before still ends, which takes
+    Hopper or later.
     """
 
     keys: int = 64
