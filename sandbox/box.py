@@ -21,7 +21,8 @@ from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.janitor import Janitor
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.pieces import bwrap_trouble, find_chromium, need
-from pilotfish.sandbox.process import Process, start_process
+from pilotfish.sandbox.process import Process, bytes_fd, start_process
+from pilotfish.sandbox.seccomp import build as build_filter
 from pilotfish.sandbox.shell import INNER_STARTUP, STARTUP, Shell
 from pilotfish.sandbox.snapshots import Snapshots
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits, SandboxSpec
@@ -154,12 +155,14 @@ class Sandbox:
         stdin: int | bytes | None = None,
         capture: bool = True,
         fds: Mapping[int, int] | None = None,
+        own_sandbox: bool = False,
     ) -> Process:
         """Start a program inside and return when it runs (not when it ends).
 
         env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor
         or bytes (nothing by default); capture=False discards the output; fds hands over more descriptors,
-        {number inside: descriptor here}. Raises `SandboxError` when it cannot be started.
+        {number inside: descriptor here}; own_sandbox lets it make the namespaces that Chromium's own sandbox
+        needs. Raises `SandboxError` when it cannot be started.
         """
         return await start_process(
             self._running(),
@@ -170,6 +173,7 @@ class Sandbox:
             stdin=stdin,
             capture=capture,
             fds=fds,
+            confine=not own_sandbox,
         )
 
     async def snapshot(self) -> str:
@@ -222,12 +226,14 @@ class Sandbox:
     async def _start_guest(self, mounts: Mounts) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status_read, status_write = os.pipe()
+        handed: list[int] = []
         try:
-            argv = sandbox_argv(self.spec.limits, mounts, theirs.fileno())
-            argv[1:1] = ["--json-status-fd", str(status_write)]
+            base, strict = handed = [bytes_fd(build_filter(kind)) for kind in ("base", "strict")]
+            argv = sandbox_argv(self.spec.limits, mounts, theirs.fileno(), strict)
+            argv[1:1] = ["--json-status-fd", str(status_write), "--seccomp", str(base)]
             self._monitor = await asyncio.create_subprocess_exec(
                 *argv,
-                pass_fds=[theirs.fileno(), status_write],
+                pass_fds=[theirs.fileno(), status_write, *handed],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
@@ -247,6 +253,8 @@ class Sandbox:
                 ours.close()
             raise
         finally:
+            for fd in handed:
+                os.close(fd)
             theirs.close()
             os.close(status_read)
             if status_write >= 0:

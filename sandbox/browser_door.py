@@ -36,6 +36,7 @@ class Runner(Protocol):
         stdin: int | bytes | None = None,
         capture: bool = True,
         fds: Mapping[int, int] | None = None,
+        own_sandbox: bool = False,
     ) -> Process: ...
 
 
@@ -116,7 +117,7 @@ class BrowserDoor:
         profile = await self._box.run(["sh", "-c", _PREPARE], stdin=json.dumps(_PREFERENCES).encode())
         await profile.wait()
         argv = [str(self._chromium.inner), f"--user-data-dir={_PROFILE}", *arguments]
-        return await self._box.run(argv, capture=False, fds=dict(enumerate(fds)))
+        return await self._box.run(argv, capture=False, fds=dict(enumerate(fds)), own_sandbox=True)
 
 
 def _tell(relay: socket.socket, status: int) -> None:

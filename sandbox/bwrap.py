@@ -2,8 +2,7 @@
 
 Every namespace is new, so there is no network, no other process and no shared memory of the host. /usr and a
 short list of /etc are read-only; /tmp, /home, /run and /dev/shm are memory; /workspace is the only writable
-folder of the host. A seccomp filter (`--seccomp FD`) and a switch to another user id in front of bwrap fit in
-here without any other file noticing.
+folder of the host.
 """
 
 from __future__ import annotations
@@ -134,8 +133,11 @@ def system_argv(limits: Limits) -> list[str]:
     return argv
 
 
-def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int) -> list[str]:
-    """The whole command that starts the guest as PID 1 of a new sandbox."""
+def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int) -> list[str]:
+    """The whole command that starts the guest as PID 1 of a new sandbox.
+
+    filter_fd: the filter that the guest puts on programs.
+    """
     argv = system_argv(limits)
     for name in _ETC_FILES:
         argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
@@ -152,7 +154,7 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int) -> list[str]:
     # Without these two a program could fill memory through the empty folders that carry the mounts.
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(INNER_WORKSPACE)]
     argv += ["--setenv", "LANG", "C.UTF-8"]
-    return [*argv, "--", find_python()[0], "-I", "-S", INNER_GUEST, str(control_fd)]
+    return [*argv, "--", find_python()[0], "-I", "-S", INNER_GUEST, str(control_fd), str(filter_fd)]
 
 
 def probe_argv() -> list[str]:

@@ -1,11 +1,12 @@
 # ruff: noqa: PTH123, PTH208
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
-Run inside by bubblewrap as `python3 -I -S guest.py FD`, with the standard library only. FD is one end of a
-SOCK_SEQPACKET pair; every datagram is one JSON object.
+Run inside by bubblewrap as `python3 -I -S guest.py FD [FILTER [RULES]]`, with the standard library only. FD
+is one end of a SOCK_SEQPACKET pair; every datagram is one JSON object. FILTER and RULES are descriptors of
+what every program is confined by: a seccomp filter (`seccomp.py`) and a Landlock ruleset (`landlock.py`).
 
-    in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...}}
-         with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
+    in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
+          "confine": true} with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
          {"op": "signal", "job": 7, "signal": 15}
     out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
          {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
@@ -15,7 +16,7 @@ SOCK_SEQPACKET pair; every datagram is one JSON object.
 Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a
 program forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When
 the other end of FD closes this process exits, and the kernel kills everything else in the PID namespace at
-once.
+once. Where there is no such namespace (level 2) it kills everything itself before it exits.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import resource
 import selectors
 import signal
 import socket
+import struct
 import sys
 import time
 from typing import Any
@@ -37,10 +39,49 @@ MAX_MESSAGE = 192 * 1024
 MAX_FDS = 16
 HIGH_FD = 256  # descriptors are parked from here on while they are moved to their final numbers
 PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+LANDLOCK_RESTRICT_SELF = 446
+RULES_FD = 512
 KILL_SECONDS = 10.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Walls:
+    """What confines a program besides the namespaces. It cannot be taken off again, so it is put on last."""
+
+    def __init__(self, program: bytes, rules: int) -> None:
+        self.rules = rules
+        self.steps = ctypes.create_string_buffer(program, len(program))
+        # struct sock_fprog: how many steps of 8 bytes, and where they are.
+        self.program = struct.pack("@HP", len(program) // 8, ctypes.addressof(self.steps))
+
+    @classmethod
+    def from_descriptors(cls, numbers: list[int]) -> Walls:
+        """Takes FILTER and RULES of the command line."""
+        program, rules = b"", -1
+        if numbers:
+            with open(numbers[0], "rb") as file:
+                program = file.read()
+        if len(numbers) > 1:
+            rules = fcntl.fcntl(numbers[1], fcntl.F_DUPFD_CLOEXEC, RULES_FD)
+        return cls(program, rules)
+
+    def close_in(self) -> None:
+        """Confine this process and all that it starts."""
+        self.check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        if self.rules >= 0:
+            self.check(_libc.syscall(LANDLOCK_RESTRICT_SELF, self.rules, 0))
+        if len(self.steps):
+            self.check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.program, 0, 0))
+
+    @staticmethod
+    def check(result: int) -> None:
+        if result < 0:
+            raise OSError(ctypes.get_errno(), "walls")
 
 
 def children_of() -> dict[int, list[int]]:
@@ -97,7 +138,7 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def become_program(request: dict[str, Any], fds: list[int], trouble: int) -> None:
+def become_program(request: dict[str, Any], fds: list[int], trouble: int, walls: Walls) -> None:
     """Become the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
     stage = "fds"
     try:
@@ -118,6 +159,9 @@ def become_program(request: dict[str, Any], fds: list[int], trouble: int) -> Non
         os.chdir(request["cwd"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        if request["confine"]:
+            stage = "walls"
+            walls.close_in()
         stage = "exec"
         os.execvpe(request["argv"][0], request["argv"], request["env"])
     except OSError as error:
@@ -126,7 +170,7 @@ def become_program(request: dict[str, Any], fds: list[int], trouble: int) -> Non
         os.write(trouble, f"{stage} 22".encode())
 
 
-def run_job(request: dict[str, Any], fds: list[int], report: int) -> None:
+def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) -> None:
     """The runner of one job: start the program, adopt its orphans, report on it, end when nothing is left."""
     os.setsid()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -135,7 +179,7 @@ def run_job(request: dict[str, Any], fds: list[int], report: int) -> None:
     if main == 0:
         try:
             os.setsid()
-            become_program(request, fds, trouble_write)
+            become_program(request, fds, trouble_write, walls)
         finally:
             os._exit(127)
     os.close(trouble_write)
@@ -156,8 +200,9 @@ def run_job(request: dict[str, Any], fds: list[int], report: int) -> None:
 class Guest:
     """The loop of PID 1: requests from the trusted side, reports from the runners, dead children."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, walls: Walls) -> None:
         self.control = control
+        self.walls = walls
         self.selector = selectors.DefaultSelector()
         self.runners: dict[int, int] = {}  # pid of a runner -> its job
         self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
@@ -219,7 +264,7 @@ class Guest:
                 parked = [self.park(fd) for fd in fds]
                 report = self.park(report_write)
                 os.closerange(3, HIGH_FD)
-                run_job(request, parked, report)
+                run_job(request, parked, report, self.walls)
             finally:
                 os._exit(0)
         os.close(report_write)
@@ -279,13 +324,17 @@ class Guest:
 def main() -> None:
     # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
+    walls = Walls.from_descriptors([int(number) for number in sys.argv[2:]])
     os.closerange(3, control.fileno())  # what bubblewrap left open
     os.closerange(control.fileno() + 1, HIGH_FD)
     # The trusted side may go away while something is being said to it.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        Guest(control).serve()
+        Guest(control, walls).serve()
+    if os.getpid() != 1:
+        kill_below(os.getpid())
 
 
 if __name__ == "__main__":

@@ -72,10 +72,12 @@ class Link:
         cwd: str,
         fds: Mapping[int, int],
         limits: Mapping[str, int],
+        confine: bool = True,
     ) -> Job:
         """Ask for a program.
 
-        `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken.
+        `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken. confine=False
+        leaves out the strict filter, for a program that builds a sandbox of its own.
         """
         if not argv or not argv[0]:
             raise SandboxError("nothing to run: argv is empty, name a program.")
@@ -95,6 +97,7 @@ class Link:
             "cwd": cwd,
             "fds": list(fds),
             "limits": dict(limits),
+            "confine": confine,
         }
         data = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         if len(data) > MAX_MESSAGE:

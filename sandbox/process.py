@@ -80,6 +80,7 @@ async def start_process(
     stdin: int | bytes | None = None,
     capture: bool = True,
     fds: Mapping[int, int] | None = None,
+    confine: bool = True,
 ) -> Process:
     """Start a program and wait until it really runs.
 
@@ -97,7 +98,7 @@ async def start_process(
         if capture:
             reader = OutputReader()
             handed = {1: reader.write_fd, 2: reader.write_fd} | handed
-        job = link.spawn(argv, env, cwd, handed, limits)
+        job = link.spawn(argv, env, cwd, handed, limits, confine)
         if reader:
             reader.handed_over()
         try:
