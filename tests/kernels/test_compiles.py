@@ -70,21 +70,22 @@ def _attend(
     paged: bool = False,
     key_dtype: torch.dtype | None = None,
     overlap: bool = False,
+    sequences: int = 1,
 ) -> None:
     from pilotfish.kernels.attention import sparse_attention
     from pilotfish.kernels.batch import Batch
     from pilotfish.kernels.query_outer import QueryOuterTiles
 
-    q, ids = (
-        torch.empty(queries, heads, width, dtype=dtype),
-        torch.zeros(queries, groups, kept, dtype=torch.int32),
-    )
-    pages = torch.zeros(1, keys // block, dtype=torch.int32) if paged else None
-    shape = (keys // block, block, groups, width) if paged else (keys, groups, width)
+    tokens, blocks = queries * sequences, keys // block * sequences
+    q = torch.empty(tokens, heads, width, dtype=dtype)
+    ids = torch.zeros(tokens, groups, kept, dtype=torch.int32)
+    pages = torch.zeros(sequences, keys // block, dtype=torch.int32) if paged else None
+    shape = (blocks, block, groups, width) if paged else (blocks * block, groups, width)
     k = torch.empty(shape, dtype=key_dtype or dtype)
-    batch = (
-        Batch.single(queries, keys, "cpu") if pages is None else Batch.packed([queries], [keys], "cpu", pages)
-    )
+    if sequences == 1 and not paged:
+        batch = Batch.single(queries, keys, "cpu")
+    else:
+        batch = Batch.packed([queries] * sequences, [keys] * sequences, "cpu", pages)
     tiles = QueryOuterTiles(splits=32, overlap=True) if overlap else None
     sparse_attention(q, k, k, ids, batch, block=block, scale=1.0, tiles=tiles)
 
@@ -171,6 +172,11 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     ),
     "attend, fp32": (lambda: _attend(4096, 4096, FP32), BY_QUERIES),
     "attend for a few": (lambda: _attend(32, 1 << 17, BF16), BY_QUERIES),
+    "attend for many": (lambda: _attend(512, 2048, BF16, sequences=5), BY_BLOCKS),
+    "attend for one token of many": (
+        lambda: _attend(1, 8192, BF16, sequences=33, paged=True, overlap=True),
+        BY_QUERIES | {"_merge": False},
+    ),
     "attend for one token": (
         lambda: _attend(1, 1 << 20, BF16, overlap=True),
         BY_QUERIES | {"_merge": False},
