@@ -17,6 +17,7 @@ block, R rows of a tile (= queries x padded group), P pieces.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -84,7 +85,7 @@ def sparse_attention_backward(
     dq_THD = torch.zeros(T, H, D, dtype=q_THD.dtype, device=device)
     gradients_2NGD = torch.zeros(2, N, G, D, dtype=torch.float32, device=device)
     dout_THD = dout_THD if dout_THD.stride(-1) == 1 else dout_THD.contiguous()
-    lse_TH = lse_TH.contiguous()
+    lse_TH = lse_TH * math.log2(math.e)  # what follows is in base 2
     delta_TH = torch.empty(T, H, dtype=torch.float32, device=device)
     if T:
         _row_products[(triton.cdiv(T * H, 32),)](
@@ -106,14 +107,14 @@ def sparse_attention_backward(
             q_THD[part], k_NGD, v_NGD, dout_THD[part], lse_TH[part], delta_TH[part],
             lists.entries_E, lists.limits_E, lists.pieces_PF, slots_TGKRD, parts_P2BD, lengths_P,
             *q_THD.stride()[:2], *k_NGD.stride()[:2], *v_NGD.stride()[:2], *dout_THD.stride()[:2],
-            scale, H, K,
-            GROUP=group, PADDED=padded, D=D, BLOCK=block, ROWS=rows, PIECE=tiles.piece,
+            scale * math.log2(math.e), H,
+            CHOICES=G * K, GROUP=group, PADDED=padded, D=D, BLOCK=block, ROWS=rows, PIECE=tiles.piece,
             PRECISION="ieee", INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
-        add_slots(slots_TGKRD, lists.lists_TGK, dq_THD[part])
+        add_slots(slots_TGKRD, lists.lists_TGK, dq_THD[part], scale)
         add_pieces(parts_P2BD, lengths_P, lists, gradients_2NGD)
-    dk_NGD, dv_NGD = (x.to(k_NGD.dtype, copy=True) for x in gradients_2NGD)
-    return dq_THD, dk_NGD, dv_NGD
+    dk_NGD, dv_NGD = gradients_2NGD
+    return dq_THD, (dk_NGD * scale).to(k_NGD.dtype), dv_NGD.to(v_NGD.dtype, copy=True)
 
 
 def even_chunk(rows: int, most: int) -> int:
@@ -121,11 +122,14 @@ def even_chunk(rows: int, most: int) -> int:
     return triton.cdiv(max(rows, 1), triton.cdiv(max(rows, 1), max(most, 1)))
 
 
-def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor) -> None:
-    """Write the sum of each token's K slots to `sums`, contiguous; slots whose list is -1 are not read."""
+def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor, scale: float) -> None:
+    """Write the sum of each token's K slots times `scale` to `sums`, contiguous.
+
+    Slots whose list is -1 are not read.
+    """
     T, G, K, group, D = slots_TGKRD.shape
     _add_slots[(T, G)](
-        slots_TGKRD, lists_TGK, sums_THD,
+        slots_TGKRD, lists_TGK, sums_THD, scale,
         KEPT=K, AT_ONCE=4, GROUP=group, PADDED=triton.next_power_of_2(group), D=D,
         num_warps=4 if group > 4 else 1,
     )  # fmt: skip
@@ -158,11 +162,14 @@ def _row_products(
 def _pieces(
     q, k, v, dout, lse, delta, entries, limits, pieces, slots, parts, lengths,
     stride_qt, stride_qh, stride_kn, stride_kg, stride_vn, stride_vg, stride_dt, stride_dh,
-    scale, heads, kept,
-    GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
+    scale, heads,
+    CHOICES: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """One piece: its share of dK and dV, and the dQ slots of its choices. Tiles stand keys x rows."""
+    """One piece: its share of dK and dV, and the dQ slots of its choices. Tiles stand keys x rows.
+
+    scale and lse are those of base-2 exponentials; what leaves wants the scale still.
+    """
     piece = tl.program_id(0)
     fields = pieces + piece * 4
     first, count = tl.load(fields), tl.load(fields + 1)
@@ -185,9 +192,11 @@ def _pieces(
     head = group * GROUP + lane
     for start in range(0, count, ROWS // PADDED):
         member = start + rows // PADDED
-        live = (member < count) & (lane < GROUP)
-        entry = tl.load(entries + first + member, mask=member < count, other=0)
-        token = (entry // ((heads // GROUP) * kept)).to(tl.int64)
+        live = member < count
+        entry = tl.load(entries + first + member, mask=live, other=0)
+        if PADDED > GROUP:
+            live &= lane < GROUP
+        token = (entry // CHOICES).to(tl.int64)
         at = token[:, None] * stride_qt + head[:, None] * stride_qh + width
         q_RD = tl.load(q + at, mask=live[:, None], other=0.0)
         at = token[:, None] * stride_dt + head[:, None] * stride_dh + width
@@ -198,23 +207,23 @@ def _pieces(
         if INTERPRET:
             q_RD, do_RD = q_RD.to(tl.float32), do_RD.to(tl.float32)
         s_BR = tl.dot(k_BD, tl.trans(q_RD), input_precision=PRECISION)
-        p_BR = tl.exp2(s_BR * (scale * LOG2E) - (lse_R * LOG2E)[None])
+        p_BR = tl.exp2(s_BR * scale - lse_R[None])
         p_BR = tl.where(keys[:, None] < limit_R[None], p_BR, 0.0)
         dv_BD = tl.dot(p_BR.to(do_RD.dtype), do_RD, dv_BD, input_precision=PRECISION)
         dp_BR = tl.dot(v_BD, tl.trans(do_RD), input_precision=PRECISION)
         ds_BR = (p_BR * (dp_BR - delta_R[None])).to(q_RD.dtype)
         dk_BD = tl.dot(ds_BR, q_RD, dk_BD, input_precision=PRECISION)
-        dq_DR = tl.dot(tl.trans(k_BD), ds_BR, input_precision=PRECISION) * scale
-        slot = entry.to(tl.int64) * GROUP + lane
-        tl.store(slots + slot[None] * D + width[:, None], dq_DR.to(slots.dtype.element_ty), mask=live[None])
+        dq_RD = tl.dot(tl.trans(ds_BR), k_BD, input_precision=PRECISION)
+        slot = slots + (entry.to(tl.int64) * GROUP + lane)[:, None] * D + width
+        tl.store(slot, dq_RD.to(slots.dtype.element_ty), mask=live[:, None])
     part = parts + piece.to(tl.int64) * (2 * BLOCK * D) + keys[:, None] * D + width
-    tl.store(part, dk_BD * scale)
+    tl.store(part, dk_BD)
     tl.store(part + BLOCK * D, dv_BD)
 
 
 @triton.jit
 def _add_slots(
-    slots, lists, sums,
+    slots, lists, sums, scale,
     KEPT: tl.constexpr, AT_ONCE: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """One token and group: the sum of the slots of its choices."""
@@ -229,7 +238,7 @@ def _add_slots(
         slot_JRD = tl.load(slots + slot[:, :, None] * D + width, mask=mask[:, :, None], other=0.0)
         sum_RD += tl.sum(slot_JRD.to(tl.float32), 0)
     at = (pair * GROUP + lane)[:, None] * D + width
-    tl.store(sums + at, sum_RD.to(sums.dtype.element_ty), mask=(lane < GROUP)[:, None])
+    tl.store(sums + at, (sum_RD * scale).to(sums.dtype.element_ty), mask=(lane < GROUP)[:, None])
 
 
 @triton.jit

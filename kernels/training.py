@@ -20,6 +20,7 @@ kept blocks, B keys of a block, R rows of a tile (queries), P pieces.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,7 @@ def default_tiles(dtype: torch.dtype, width: int, block: int) -> Tiles:
     """What is used where no tiles are given. fp32 has no matrix unit that keeps its precision."""
     if dtype == torch.float32:
         return Tiles(rows=16, warps=8 if block * width > 64 * 64 else 4, stages=1)
-    return Tiles(rows=64, warps=8 if block * width > 64 * 64 else 4, stages=3)
+    return Tiles(rows=64, warps=4, stages=3)
 
 
 def index_kl(
@@ -78,13 +79,13 @@ def index_kl(
     N, G = k_NGD.shape[:2]
     K, width = ids_TGK.shape[2], qi_TGI.shape[2]
     tiles = tiles or default_tiles(q_THD.dtype, D, block)
-    device, lse_TH = q_THD.device, lse_TH.contiguous()
+    device, lse_TH = q_THD.device, lse_TH * math.log2(math.e)  # what follows is in base 2
     loss = torch.zeros((), dtype=torch.float32, device=device)
     dqi_TGI = torch.zeros(T if with_gradient else 0, G, width, dtype=qi_TGI.dtype, device=device)
     dki_GNI = torch.zeros(G, N if with_gradient else 0, width, dtype=torch.float32, device=device)
     shape = {
-        "GROUP": H // G, "D": D, "DI": width, "BLOCK": block, "ROWS": tiles.rows, "PIECE": tiles.piece,
-        "PRECISION": "ieee", "INTERPRET": INTERPRET,
+        "CHOICES": G * K, "GROUP": H // G, "D": D, "DI": width, "BLOCK": block, "ROWS": tiles.rows,
+        "PIECE": tiles.piece, "PRECISION": "ieee", "INTERPRET": INTERPRET,
     }  # fmt: skip
     # Probabilities have no use for bf16's range, and the loss for its three digits.
     teacher_type = torch.float32 if q_THD.dtype == torch.float32 else torch.float16
@@ -102,39 +103,39 @@ def index_kl(
         listed = (lists.entries_E, lists.limits_E, lists.pieces_PF)
         sums_TGK = torch.full(ids.shape, float("-inf"), dtype=torch.float32, device=device)
         _student_sums[(pieces,)](
-            qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, K,
+            qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale,
             **shape, num_warps=4, num_stages=sums_stages,
         )  # fmt: skip
         student_TG = sums_TGK.logsumexp(-1)
+        losses_2P = torch.zeros(2, pieces, dtype=torch.float32, device=device)
         teacher_TGKB = torch.empty(*ids.shape, block, dtype=teacher_type, device=device)
         _teachers[(pieces,)](
-            q_THD[part], k_NGD, lse_TH[part], *listed, teacher_TGKB,
-            *q_THD.stride()[:2], *k_NGD.stride()[:2], scale, H, K,
+            q_THD[part], k_NGD, lse_TH[part], *listed, teacher_TGKB, losses_2P[0],
+            *q_THD.stride()[:2], *k_NGD.stride()[:2], scale * math.log2(math.e), H,
             **shape, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
-        losses_P = torch.zeros(pieces, dtype=torch.float32, device=device)
         rows = len(ids) if with_gradient else 0
         slots_TGKI = torch.empty(rows, G, K, width, dtype=qi_TGI.dtype, device=device)
         lengths_P = torch.empty(pieces, dtype=torch.int32, device=device)
         parts_PBI = torch.empty(pieces if with_gradient else 0, block, width, device=device)
         _losses[(pieces,)](
             teacher_TGKB, qi_TGI[part], ki_NI, student_TG, *listed,
-            losses_P, slots_TGKI, parts_PBI, lengths_P,
-            *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, K,
+            losses_2P[1], slots_TGKI, parts_PBI, lengths_P,
+            *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G,
             **shape, GRADIENT=with_gradient, num_warps=student_warps, num_stages=student_stages,
         )  # fmt: skip
-        loss += losses_P.sum()
+        loss += losses_2P.sum()
         if with_gradient:
-            add_slots(slots_TGKI[:, :, :, None], lists.lists_TGK, dqi_TGI[part])
+            add_slots(slots_TGKI[:, :, :, None], lists.lists_TGK, dqi_TGI[part], index_scale)
             add_pieces(parts_PBI[:, None], lengths_P, lists, dki_GNI[None].transpose(1, 2))
-    return loss, dqi_TGI, dki_GNI.sum(0)
+    return loss, dqi_TGI, dki_GNI.sum(0) * index_scale
 
 
 @triton.jit
 def _student_sums(
-    qi, ki, entries, limits, pieces, sums, stride_qt, stride_qg, stride_kn, index_scale, groups, kept,
-    GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
+    qi, ki, entries, limits, pieces, sums, stride_qt, stride_qg, stride_kn, index_scale,
+    CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """The log-sum-exp of the index scores of each choice of a piece, into its slot. Tiles stand rows x
     keys."""
@@ -153,7 +154,7 @@ def _student_sums(
         live = start + rows < count
         entry = tl.load(entries + first + start + rows, mask=live, other=0)
         limit_R = tl.load(limits + first + start + rows, mask=live, other=1)
-        token = (entry // (groups * kept)).to(tl.int64)
+        token = (entry // CHOICES).to(tl.int64)
         at = token[:, None] * stride_qt + group * stride_qg + width
         qi_RI = tl.load(qi + at, mask=live[:, None], other=0.0)
         if INTERPRET:
@@ -167,12 +168,15 @@ def _student_sums(
 
 @triton.jit
 def _teachers(
-    q, k, lse, entries, limits, pieces, teachers,
-    stride_qt, stride_qh, stride_kn, stride_kg, scale, heads, kept,
-    GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
+    q, k, lse, entries, limits, pieces, teachers, losses,
+    stride_qt, stride_qh, stride_kn, stride_kg, scale, heads,
+    CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
-    """The mean of the heads' attention of each choice of a piece to its block. Tiles stand rows x keys."""
+    """The mean p of the heads' attention of each choice of a piece to its block, and the sum of p log p.
+
+    Tiles stand rows x keys; scale and lse are those of base-2 exponentials.
+    """
     fields = pieces + tl.program_id(0) * 4
     first, count = tl.load(fields), tl.load(fields + 1)
     if count == 0:
@@ -184,11 +188,12 @@ def _teachers(
     k_BD = tl.load(k + keys[:, None] * stride_kn + width, mask=(keys < length)[:, None], other=0.0)
     if INTERPRET:
         k_BD = k_BD.to(tl.float32)
+    loss_R = tl.zeros([ROWS], tl.float32)
     for start in range(0, count, ROWS):
         live = start + rows < count
         entry = tl.load(entries + first + start + rows, mask=live, other=0)
         limit_R = tl.load(limits + first + start + rows, mask=live, other=0)
-        token = (entry // ((heads // GROUP) * kept)).to(tl.int64)
+        token = (entry // CHOICES).to(tl.int64)
         p_RB = tl.zeros([ROWS, BLOCK], tl.float32)
         for head in range(GROUP):
             h = group * GROUP + head
@@ -198,18 +203,21 @@ def _teachers(
             if INTERPRET:
                 q_RD = q_RD.to(tl.float32)
             s_RB = tl.dot(q_RD, tl.trans(k_BD), input_precision=PRECISION)
-            p_RB += tl.exp2(s_RB * (scale * LOG2E) - (lse_R * LOG2E)[:, None])
-        p_RB = tl.where(keys[None] < limit_R[:, None], p_RB / GROUP, 0.0)
-        slot = teachers + entry.to(tl.int64)[:, None] * BLOCK + keys
-        tl.store(slot, p_RB.to(teachers.dtype.element_ty), mask=live[:, None])
+            p_RB += tl.exp2(s_RB * scale - lse_R[:, None])
+        p_RB = tl.where(keys[None] < limit_R[:, None], p_RB / GROUP, 0.0).to(teachers.dtype.element_ty)
+        tl.store(teachers + entry[:, None] * BLOCK + keys, p_RB, mask=live[:, None])
+        p_RB = p_RB.to(tl.float32)
+        loss_R += tl.sum(p_RB * tl.log2(tl.maximum(p_RB, 1e-37)), 1)
+    tl.store(losses + tl.program_id(0), tl.sum(loss_R) / LOG2E)
 
 
 @triton.jit
 def _losses(
     teachers, qi, ki, student, entries, limits, pieces, losses, slots, parts, lengths,
-    stride_it, stride_ig, stride_in, index_scale, groups, kept,
-    GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr, GRADIENT: tl.constexpr,
+    stride_it, stride_ig, stride_in, index_scale, groups,
+    CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
+    GRADIENT: tl.constexpr,
 ):  # fmt: skip
     """One piece: its share of the loss and of dki, and the dqi slots of its choices. Tiles stand rows x
     keys."""
@@ -228,9 +236,9 @@ def _losses(
     dki_BI = tl.zeros([BLOCK, DI], tl.float32)
     for start in range(0, count, ROWS):
         live = start + rows < count
-        entry = tl.load(entries + first + start + rows, mask=live, other=0).to(tl.int64)
+        entry = tl.load(entries + first + start + rows, mask=live, other=0)
         limit_R = tl.load(limits + first + start + rows, mask=live, other=0)
-        token = entry // (groups * kept)
+        token = (entry // CHOICES).to(tl.int64)
         p_RB = tl.load(teachers + entry[:, None] * BLOCK + keys, mask=live[:, None], other=0.0).to(tl.float32)
         at = token[:, None] * stride_it + group * stride_ig + width
         qi_RI = tl.load(qi + at, mask=live[:, None], other=0.0)
@@ -240,16 +248,15 @@ def _losses(
         s_RB = tl.dot(qi_RI, tl.trans(ki_BI), input_precision=PRECISION)
         s_RB = s_RB * (index_scale * LOG2E) - (student_R * LOG2E)[:, None]
         seen_RB = keys[None] < limit_R[:, None]
-        term_RB = p_RB * (tl.log2(tl.maximum(p_RB, 1e-37)) - s_RB)
-        loss_R += tl.sum(tl.where(seen_RB, term_RB, 0.0), 1)
+        loss_R += tl.sum(tl.where(seen_RB, p_RB * s_RB, 0.0), 1)
         if GRADIENT:
             ds_RB = tl.where(seen_RB, tl.exp2(s_RB) - p_RB, 0.0).to(qi_RI.dtype)
             dki_BI = tl.dot(tl.trans(ds_RB), qi_RI, dki_BI, input_precision=PRECISION)
-            dqi_RI = tl.dot(ds_RB, ki_BI, input_precision=PRECISION) * index_scale
+            dqi_RI = tl.dot(ds_RB, ki_BI, input_precision=PRECISION)
             slot = slots + entry[:, None] * DI + width
             tl.store(slot, dqi_RI.to(slots.dtype.element_ty), mask=live[:, None])
-    tl.store(losses + piece, tl.sum(loss_R) / LOG2E)
+    tl.store(losses + piece, -tl.sum(loss_R) / LOG2E)
     if GRADIENT:
         tl.store(lengths + piece, length)
         part = parts + piece.to(tl.int64) * (BLOCK * DI) + keys[:, None] * DI + width
-        tl.store(part, dki_BI * index_scale)
+        tl.store(part, dki_BI)
