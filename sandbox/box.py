@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pilotfish.sandbox.as_user import bwrap_as, is_real_root, user_for
 from pilotfish.sandbox.browser import CHROMIUM_POLICY, CHROMIUM_POLICY_PLACES, Browser
 from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, sandbox_argv, write_etc
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
@@ -231,6 +232,8 @@ class Sandbox:
             base, strict = handed = [bytes_fd(build_filter(kind)) for kind in ("base", "strict")]
             argv = sandbox_argv(self.spec.limits, mounts, theirs.fileno(), strict)
             argv[1:1] = ["--json-status-fd", str(status_write), "--seccomp", str(base)]
+            if is_real_root():
+                argv = bwrap_as(user_for(self.id), argv)
             self._monitor = await asyncio.create_subprocess_exec(
                 *argv,
                 pass_fds=[theirs.fileno(), status_write, *handed],

@@ -9,7 +9,6 @@ all, and the file is replaced by rename, which never follows a link.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -55,6 +54,15 @@ def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
+def _made_folder(parent: int, name: str) -> bool:
+    """Create a folder; False when something of that name is there."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One entry of a folder; `size` is in bytes, 0 for what is not a file."""
@@ -74,6 +82,9 @@ class Files:
     def __init__(self, workspace: Path) -> None:
         self.root = workspace.resolve()
         self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = os.fstat(self._root_fd)
+        # Root works for whoever owns the workspace, whom the programs inside are shown as.
+        self._owner = (found.st_uid, found.st_gid) if os.geteuid() == 0 else None
 
     def close(self) -> None:
         if self._root_fd >= 0:
@@ -173,8 +184,7 @@ class Files:
         finally:
             os.close(parent)
 
-    @staticmethod
-    def _replace(parent: int, name: str, data: bytes, mode: int) -> None:
+    def _replace(self, parent: int, name: str, data: bytes, mode: int) -> None:
         draft = f".{secrets.token_hex(8)}.tmp"
         fd = os.open(
             draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent
@@ -182,11 +192,17 @@ class Files:
         try:
             with open(fd, "wb") as file:
                 file.write(data)
+                self._give(fd)
                 os.fchmod(fd, mode)
             os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
             os.unlink(draft, dir_fd=parent)
             raise
+
+    def _give(self, fd: int) -> None:
+        """Make what we have created the workspace's owner's."""
+        if self._owner is not None:
+            os.fchown(fd, *self._owner)
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> None:
         """`write_bytes` in UTF-8, line ends as they are."""
@@ -267,10 +283,10 @@ class Files:
         folder = self._open(".", flags, 0, path)
         for name in PurePosixPath(relative).parts:
             try:
-                if name != "..":
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o755, dir_fd=folder)
+                made = name != ".." and _made_folder(folder, name)
                 deeper = _openat2(folder, name, flags, _RESOLVE_NO_SYMLINKS)
+                if made:
+                    self._give(deeper)
             except OSError as error:
                 raise self._failure(path, error) from error
             finally:

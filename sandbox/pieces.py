@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from pilotfish.sandbox.drop import FAILED
 from pilotfish.sandbox.errors import SandboxUnavailable
 
 CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
@@ -91,6 +92,13 @@ def need(program: str, purpose: str, package: str) -> str:
 def bwrap_trouble(stderr: str) -> SandboxUnavailable:
     """What bubblewrap's last words mean, as one sentence."""
     said = " ".join(stderr.split())
+    if said.startswith(FAILED):
+        what, _, why = said.removeprefix(FAILED).rpartition(": ")
+        return SandboxUnavailable(
+            f"a sandbox that root starts runs as a user without powers, which failed here ({what}: {why}): "
+            "start it as a normal user, or give root CAP_SYS_ADMIN and a workspace on ext4, xfs, btrfs or "
+            "tmpfs"
+        )
     for words, meaning, mend in _BWRAP_TROUBLE:
         if words in said:
             return SandboxUnavailable(f"{meaning}, they are needed to isolate the sandbox: {mend}")
@@ -139,6 +147,7 @@ def _is_snap_stub(path: Path) -> bool:
 
 def check() -> list[Piece]:
     """Look at every piece and try the isolation for real: what `pilotfish doctor` shows."""
+    from pilotfish.sandbox.as_user import bwrap_as, is_real_root, user_for
     from pilotfish.sandbox.bwrap import probe_argv
 
     pieces = []
@@ -158,9 +167,10 @@ def check() -> list[Piece]:
             )
         )
     if shutil.which("bwrap"):
-        done = subprocess.run(
-            probe_argv(), capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
-        )
+        probe = probe_argv()
+        if is_real_root():
+            probe = bwrap_as(user_for("0"), probe)
+        done = subprocess.run(probe, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
         if done.returncode == 0:
             pieces.append(Piece("isolation", True, "user, process, network and mount namespaces work"))
         else:

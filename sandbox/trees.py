@@ -78,7 +78,7 @@ def _remove_folder(parent: int, name: str) -> None:
 def copy_tree(source: Path, target: Path) -> None:
     """Copy what is in `source` into the existing folder `target`: files, folders, symlinks, modes and times.
 
-    Sockets, pipes and devices are left out. Set-user-id bits are dropped.
+    Sockets, pipes and devices are left out. Set-user-id bits are dropped. Root keeps the owners too.
     """
     source_fd = os.open(source, _FOLDER)
     target_fd = os.open(target, _FOLDER)
@@ -107,12 +107,19 @@ def _copy_entry(source: int, target: int, name: str) -> None:
     found = os.stat(name, dir_fd=source, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
         os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        if os.geteuid() == 0:
+            os.chown(name, found.st_uid, found.st_gid, dir_fd=target, follow_symlinks=False)
         times = (found.st_atime_ns, found.st_mtime_ns)
         os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
     elif stat.S_ISDIR(found.st_mode):
         _copy_folder(source, target, name)
     elif stat.S_ISREG(found.st_mode):
         _copy_file(source, target, name)
+
+
+def _give(copy: int, found: os.stat_result) -> None:
+    if os.geteuid() == 0:
+        os.fchown(copy, found.st_uid, found.st_gid)
 
 
 def _copy_folder(source: int, target: int, name: str) -> None:
@@ -123,6 +130,7 @@ def _copy_folder(source: int, target: int, name: str) -> None:
         copy = os.open(name, _FOLDER, dir_fd=target)
         try:
             _copy_content(inner, copy)
+            _give(copy, found)
             os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
             os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
@@ -142,6 +150,7 @@ def _copy_file(source: int, target: int, name: str) -> None:
             left = found.st_size
             while left > 0 and (done := os.copy_file_range(inner, copy, left)):
                 left -= done
+            _give(copy, found)
             os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
             os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
         finally:
