@@ -41,7 +41,7 @@ class KVOuterTiles:
     """
 
     rows: int = 64
-    piece: int = 128
+    piece: int = 256
     warps: int = 4
     tokens: int = 8192
     merge_heads: int = 4
@@ -147,9 +147,11 @@ def _attend_blocks(
         k_BD, v_BD = k_BD.to(q_MD.dtype), v_BD.to(q_MD.dtype)
     # Values that no query sees may hold anything, NaN too, and weigh 0: 0 * NaN must not arise. To the keys
     # it makes no difference, but now both wait for the same thing, and so are fetched together.
-    seen = (key < tl.max(limit_of_all, 0))[:, None]
-    k_BD = tl.where(seen, k_BD, tl.zeros_like(k_BD))
-    v_BD = tl.where(seen, v_BD, tl.zeros_like(v_BD))
+    most = tl.max(limit_of_all, 0)
+    if most < BLOCK:
+        seen = (key < most)[:, None]
+        k_BD = tl.where(seen, k_BD, tl.zeros_like(k_BD))
+        v_BD = tl.where(seen, v_BD, tl.zeros_like(v_BD))
     for start in range(0, count, STEP):
         token = (next_entry // CHOICES).to(tl.int64)[:, None]
         next_live = (start + STEP + member < count) & (lane < HEADS)

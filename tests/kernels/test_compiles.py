@@ -130,7 +130,7 @@ TRAINING = {
 }  # fmt: skip
 
 # Bytes that registers may spill. These kernels touch theirs once per tile, outside the loop over heads.
-MAY_SPILL = {"_losses": 512, "_dense_losses": 512}
+MAY_SPILL = {"_losses": 512, "_dense_losses": 512, "_attend_blocks": 64}
 
 # What to compile. Kernels: names as in the source, with whether the tensor cores' own instruction must show.
 CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
@@ -164,6 +164,10 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "attend a chunk, 32 blocks": (lambda: _attend(8192, 1 << 17, BF16, kept=32, groups=8), BY_BLOCKS),
     "attend for nano": (
         lambda: _attend(4096, 4096, BF16, heads=6, groups=2, width=64, block=32),
+        BY_QUERIES,
+    ),
+    "attend in small blocks": (
+        lambda: _attend(4096, 4096, BF16, heads=6, groups=2, width=128, block=64),
         BY_BLOCKS,
     ),
     "attend for nano, fp32": (
