@@ -12,39 +12,37 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pilotfish.sandbox.as_user import bwrap_as, is_real_root, user_for
 from pilotfish.sandbox.browser import CHROMIUM_POLICY, CHROMIUM_POLICY_PLACES, Browser
-from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, sandbox_argv, write_etc
+from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, write_etc
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.janitor import Janitor
+from pilotfish.sandbox.launch import Launch, starter
+from pilotfish.sandbox.levels import meaning, without_level_3
 from pilotfish.sandbox.link import Link
-from pilotfish.sandbox.pieces import bwrap_trouble, find_chromium, need
-from pilotfish.sandbox.process import Process, bytes_fd, start_process
-from pilotfish.sandbox.seccomp import build as build_filter
+from pilotfish.sandbox.pieces import find_chromium, need, start_trouble
+from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import INNER_STARTUP, STARTUP, Shell
 from pilotfish.sandbox.snapshots import Snapshots
-from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits, SandboxSpec
+from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 T = TypeVar("T")
 
 BOX_VARIABLE = "PILOTFISH_BOX"
 _START_SECONDS = 20.0
 _CLOSE_SECONDS = 1.5
+_SWEEP_SECONDS = 15.0
 
 _ENV: Mapping[str, str] = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
-    "HOME": str(INNER_HOME),
     "USER": "user",
     "LOGNAME": "user",
     "SHELL": "/bin/bash",
     "LANG": "C.UTF-8",
     "FONTCONFIG_FILE": FONTS_FILE,
     "TERM": "xterm-256color",
-    "TMPDIR": "/tmp",
-    "XDG_RUNTIME_DIR": "/run/user",
     # GTK programs would each start a message bus of their own; nothing here needs one.
     "DBUS_SESSION_BUS_ADDRESS": "disabled:",
     "NO_AT_BRIDGE": "1",
@@ -64,7 +62,9 @@ class Sandbox:
         self.spec = spec
         self.id = folder.id
         self.workspace = workspace
-        self.files = Files(workspace)
+        self._starter = starter(spec, folder, workspace)
+        self.places = self._starter.places
+        self.files = Files(workspace, self.places.workspace)
         self._folder = folder
         self._snapshots = Snapshots(workspace, folder.folder("snapshots"))
         self._display: Display | None = None
@@ -90,11 +90,9 @@ class Sandbox:
     async def start(cls, spec: SandboxSpec | None = None) -> Sandbox:
         """A ready sandbox that the caller must `close`."""
         spec = spec or SandboxSpec()
-        for program, purpose, package in (
-            ("bwrap", "to isolate the sandbox", "bubblewrap"),
-            ("bash", "for the shell", "bash"),
-        ):
-            need(program, purpose, package)
+        need("bash", "for the shell", "bash")
+        if spec.level == 3:
+            need("bwrap", "to isolate the sandbox", "bubblewrap")
         if spec.desktop:
             need("Xvfb", "for the display", "xvfb")
             need("openbox", "for the windows on the display", "openbox")
@@ -135,6 +133,11 @@ class Sandbox:
         return self._browser
 
     @property
+    def protection(self) -> str:
+        """What stands around it, in a sentence to be shown with whatever is shown of a run."""
+        return meaning(self.spec.level)
+
+    @property
     def is_open(self) -> bool:
         """Whether programs can run in it now."""
         return self._link is not None and self._link.is_open
@@ -142,7 +145,10 @@ class Sandbox:
     @property
     def env(self) -> dict[str, str]:
         """The environment of every program inside. Nothing of the host's own environment is in it."""
-        env = {**_ENV, BOX_VARIABLE: self.id}
+        env = {**_ENV, BOX_VARIABLE: self.id, "HOME": str(self.places.home)}
+        env |= {"TMPDIR": str(self.places.tmp), "XDG_RUNTIME_DIR": str(self.places.runtime)}
+        if self.spec.level == 2:
+            env["GIT_CONFIG_NOSYSTEM"] = "1"  # git gives up where it may not look for the machine's settings
         if self._display is not None:
             env["DISPLAY"] = self._display.name
         return env | dict(self.spec.env)
@@ -169,7 +175,7 @@ class Sandbox:
             self._running(),
             list(argv),
             env=self.env | dict(env or {}),
-            cwd=cwd or str(INNER_WORKSPACE),
+            cwd=cwd or str(self.places.workspace),
             limits=_rlimits(self.spec.limits),
             stdin=stdin,
             capture=capture,
@@ -227,16 +233,12 @@ class Sandbox:
     async def _start_guest(self, mounts: Mounts) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         status_read, status_write = os.pipe()
-        handed: list[int] = []
+        launch: Launch | None = None
         try:
-            base, strict = handed = [bytes_fd(build_filter(kind)) for kind in ("base", "strict")]
-            argv = sandbox_argv(self.spec.limits, mounts, theirs.fileno(), strict)
-            argv[1:1] = ["--json-status-fd", str(status_write), "--seccomp", str(base)]
-            if is_real_root():
-                argv = bwrap_as(user_for(self.id), argv)
+            launch = self._starter.launch(mounts, theirs.fileno(), status_write)
             self._monitor = await asyncio.create_subprocess_exec(
-                *argv,
-                pass_fds=[theirs.fileno(), status_write, *handed],
+                *launch.argv,
+                pass_fds=[theirs.fileno(), status_write, *launch.fds],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
@@ -256,15 +258,14 @@ class Sandbox:
                 ours.close()
             raise
         finally:
-            for fd in handed:
-                os.close(fd)
+            if launch is not None:
+                launch.close()
             theirs.close()
             os.close(status_read)
             if status_write >= 0:
                 os.close(status_write)
 
-    @staticmethod
-    async def _until_ready(link: Link, monitor: asyncio.subprocess.Process) -> None:
+    async def _until_ready(self, link: Link, monitor: asyncio.subprocess.Process) -> None:
         assert monitor.stderr is not None
         try:
             await asyncio.wait_for(asyncio.shield(link.ready), _START_SECONDS)
@@ -275,7 +276,8 @@ class Sandbox:
             ) from None
         except SandboxError:
             said = await asyncio.wait_for(monitor.stderr.read(), _START_SECONDS)
-            raise bwrap_trouble(said.decode("utf-8", "replace")) from None
+            trouble = start_trouble(said.decode("utf-8", "replace"))
+            raise (trouble if self.spec.desktop else without_level_3(trouble)) from None
 
     async def _close(self) -> None:
         """Every step is taken even when another fails; the stack runs them from the last to the first."""
@@ -293,7 +295,8 @@ class Sandbox:
 
     async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
         try:
-            await asyncio.wait_for(monitor.wait(), _CLOSE_SECONDS)
+            # Below level 3 the guest itself ends all programs, one by one.
+            await asyncio.wait_for(monitor.wait(), _CLOSE_SECONDS if self.spec.level == 3 else _SWEEP_SECONDS)
         except TimeoutError:
             # First the inner PID 1, so that bubblewrap still is there to collect it.
             with contextlib.suppress(ProcessLookupError):

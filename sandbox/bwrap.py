@@ -19,7 +19,7 @@ INNER_GUEST = "/run/pilotfish/guest.py"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
 # services.
-_ETC = (
+ETC = (
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -117,7 +117,7 @@ def system_argv(limits: Limits) -> list[str]:
             argv += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             argv += ["--ro-bind", str(path), str(path)]
-    for name in (*_ETC, *(path.name for path in Path("/etc").glob("python3*"))):
+    for name in (*ETC, *(path.name for path in Path("/etc").glob("python3*"))):
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     argv += ["--ro-bind-try", _FONT_CACHE, _FONT_CACHE]
     argv += ["--proc", "/proc"]

@@ -79,8 +79,10 @@ class Files:
     is something else than what was asked for.
     """
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, inner: PurePosixPath = INNER_WORKSPACE) -> None:
+        """inner: its path as programs inside see it."""
         self.root = workspace.resolve()
+        self._inner = inner
         self._root_fd = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         found = os.fstat(self._root_fd)
         # Root works for whoever owns the workspace, whom the programs inside are shown as.
@@ -258,7 +260,7 @@ class Files:
             raise SandboxPathError("refused", message) from None
         pure = PurePosixPath(text)
         if pure.is_absolute():
-            for root in (INNER_WORKSPACE, PurePosixPath(self.root)):
+            for root in (self._inner, PurePosixPath(self.root)):
                 if pure.is_relative_to(root):
                     return str(pure.relative_to(root))
             raise self._refusal(path, "outside")
@@ -317,10 +319,9 @@ class Files:
             )
         return SandboxPathError("refused", f"{str(path)!r} cannot be used ({os.strerror(error.errno or 0)}).")
 
-    @staticmethod
-    def _refusal(path: str | os.PathLike[str], reason: Literal["outside"]) -> SandboxPathError:
+    def _refusal(self, path: str | os.PathLike[str], reason: Literal["outside"]) -> SandboxPathError:
         return SandboxPathError(
             reason,
             f"{str(path)!r} is outside the workspace or reached through a link, "
-            "give a path inside /workspace.",
+            f"give a path inside {self._inner}.",
         )

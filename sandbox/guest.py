@@ -71,7 +71,9 @@ class Walls:
         return cls(program, rules)
 
     def close_in(self) -> None:
-        """Confine this process and all that it starts."""
+        """Confine this process and all that it starts. Without filter and rules there is nothing to do."""
+        if self.rules < 0 and not len(self.steps):
+            return
         self.check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if self.rules >= 0:
             self.check(_libc.syscall(LANDLOCK_RESTRICT_SELF, self.rules, 0))

@@ -89,8 +89,8 @@ def need(program: str, purpose: str, package: str) -> str:
     return path
 
 
-def bwrap_trouble(stderr: str) -> SandboxUnavailable:
-    """What bubblewrap's last words mean, as one sentence."""
+def start_trouble(stderr: str) -> SandboxUnavailable:
+    """What the last words of bubblewrap, or of what stands in its place, mean: one sentence."""
     said = " ".join(stderr.split())
     if said.startswith(FAILED):
         what, _, why = said.removeprefix(FAILED).rpartition(": ")
@@ -102,7 +102,7 @@ def bwrap_trouble(stderr: str) -> SandboxUnavailable:
     for words, meaning, mend in _BWRAP_TROUBLE:
         if words in said:
             return SandboxUnavailable(f"{meaning}, they are needed to isolate the sandbox: {mend}")
-    return SandboxUnavailable(f"bubblewrap could not build the sandbox ({said[-300:] or 'it said nothing'}).")
+    return SandboxUnavailable(f"the sandbox could not be built ({said[-300:] or 'it said nothing'}).")
 
 
 def find_python() -> tuple[str, Path | None]:
@@ -174,7 +174,7 @@ def check() -> list[Piece]:
         if done.returncode == 0:
             pieces.append(Piece("isolation", True, "user, process, network and mount namespaces work"))
         else:
-            meaning, _, mend = str(bwrap_trouble(done.stderr)).partition(": ")
+            meaning, _, mend = str(start_trouble(done.stderr)).partition(": ")
             pieces.append(Piece("isolation", False, meaning, mend))
     try:
         pieces.append(Piece("Chromium", True, str(find_chromium().host)))

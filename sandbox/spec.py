@@ -10,9 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from pilotfish.sandbox.errors import SandboxError
+from pilotfish.sandbox.levels import LEVELS, Level
 
 INNER_WORKSPACE = PurePosixPath("/workspace")
 INNER_HOME = PurePosixPath("/home/user")
+INNER_TMP = PurePosixPath("/tmp")
+INNER_RUNTIME = PurePosixPath("/run/user")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths as programs inside see them. At level 3 they are always these; below it they are the host's."""
+
+    workspace: PurePosixPath = INNER_WORKSPACE
+    home: PurePosixPath = INNER_HOME
+    tmp: PurePosixPath = INNER_TMP
+    runtime: PurePosixPath = INNER_RUNTIME
+
 
 # Mount points the sandbox makes itself, or lets its programs write to: binding over or below them would
 # either replace what protects the host or follow links that a program inside has planted.
@@ -63,6 +77,8 @@ class SandboxSpec:
     to open at once when no Chromium is found (with False that is found out by `browser.open`). workspace: a
     folder of the host that appears as /workspace; None is a private folder, removed at close. read_only: host
     folders or files to show inside, {host path: inner path}. env: extra environment of every process inside.
+    level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without user
+    namespaces and has neither display nor browser; 0 is nothing at all.
     """
 
     width: int = 1280
@@ -73,6 +89,7 @@ class SandboxSpec:
     read_only: Mapping[Path, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    level: Level = 3
 
     def __post_init__(self) -> None:
         for side in ("width", "height"):
@@ -81,6 +98,18 @@ class SandboxSpec:
                 raise SandboxError(f"display {side} is {value}, choose 16 to 8192 pixels.")
         if self.browser and not self.desktop:
             raise SandboxError("a browser needs a display, so browser=True goes with desktop=True.")
+        if self.level not in LEVELS:
+            raise SandboxError(f"sandbox level is {self.level!r}, choose 3, 2 or 0.")
+        if self.level != 3 and self.desktop:
+            raise SandboxError(
+                f"sandbox level {self.level} has no display, open it with desktop=False or at level 3."
+            )
+        if self.level != 3 and self.read_only:
+            first = str(next(iter(self.read_only)))
+            raise SandboxError(
+                f"sandbox level {self.level} cannot show {first!r} at another path, leave read_only out or "
+                "open it at level 3."
+            )
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise SandboxError(

@@ -10,7 +10,7 @@ import pytest
 
 from pilotfish.sandbox import Limits, Sandbox, SandboxSpec
 from pilotfish.sandbox.as_user import is_real_root, user_for
-from pilotfish.sandbox.pieces import bwrap_trouble
+from pilotfish.sandbox.pieces import start_trouble
 
 from .host import process_tree
 
@@ -88,5 +88,5 @@ def test_user_ids_have_no_name() -> None:
 
 
 def test_the_message_when_it_fails() -> None:
-    said = str(bwrap_trouble("drop: /srv/work: Invalid argument\n"))
+    said = str(start_trouble("drop: /srv/work: Invalid argument\n"))
     assert "failed here (/srv/work: Invalid argument): start it as a normal user" in said

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.sandbox import Limits, Sandbox, SandboxError, SandboxSpec, SandboxUnavailable, check
-from pilotfish.sandbox.pieces import bwrap_trouble, find_chromium
+from pilotfish.sandbox.pieces import find_chromium, start_trouble
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -124,7 +124,7 @@ async def test_isolation_that_this_machine_does_not_allow(
     ],
 )
 def test_every_trouble_of_bubblewrap_has_a_sentence(stderr: str, words: str) -> None:
-    sentence = str(bwrap_trouble(stderr))
+    sentence = str(start_trouble(stderr))
     assert "\n" not in sentence
     import re
 
