@@ -130,7 +130,7 @@ def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor, scale: f
     T, G, K, group, D = slots_TGKRD.shape
     _add_slots[(T, G)](
         slots_TGKRD, lists_TGK, sums_THD, scale,
-        KEPT=K, AT_ONCE=4, GROUP=group, PADDED=triton.next_power_of_2(group), D=D,
+        KEPT=K, GROUP=group, PADDED=triton.next_power_of_2(group), D=D,
         num_warps=4 if group > 4 else 1,
     )  # fmt: skip
 
@@ -224,21 +224,19 @@ def _pieces(
 @triton.jit
 def _add_slots(
     slots, lists, sums, scale,
-    KEPT: tl.constexpr, AT_ONCE: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
+    KEPT: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """One token and group: the sum of the slots of its choices."""
     pair = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    lane, width = tl.arange(0, PADDED), tl.arange(0, D)
+    lane, width = tl.arange(0, PADDED)[:, None], tl.arange(0, D)
     sum_RD = tl.zeros([PADDED, D], tl.float32)
-    for first in tl.static_range(0, KEPT, AT_ONCE):
-        choice = first + tl.arange(0, AT_ONCE)
-        live = tl.load(lists + pair * KEPT + choice, mask=choice < KEPT, other=-1) >= 0
-        slot = (pair * KEPT + choice)[:, None] * GROUP + lane
-        mask = live[:, None] & (lane < GROUP)
-        slot_JRD = tl.load(slots + slot[:, :, None] * D + width, mask=mask[:, :, None], other=0.0)
-        sum_RD += tl.sum(slot_JRD.to(tl.float32), 0)
-    at = (pair * GROUP + lane)[:, None] * D + width
-    tl.store(sums + at, (sum_RD * scale).to(sums.dtype.element_ty), mask=(lane < GROUP)[:, None])
+    # Unrolled, so that the slots are read side by side.
+    for j in tl.static_range(KEPT):
+        live = (tl.load(lists + pair * KEPT + j) >= 0) & (lane < GROUP)
+        at = ((pair * KEPT + j) * GROUP + lane) * D + width
+        sum_RD += tl.load(slots + at, mask=live, other=0.0).to(tl.float32)
+    at = (pair * GROUP + lane) * D + width
+    tl.store(sums + at, (sum_RD * scale).to(sums.dtype.element_ty), mask=lane < GROUP)
 
 
 @triton.jit
