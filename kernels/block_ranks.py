@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from pilotfish.kernels import whole_ranks
 from pilotfish.kernels.batch import Batch
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
@@ -56,6 +57,8 @@ class ScoreTiles:
     """Ranks of a row that are written at a time where a step is one block: 8 fill a sector of memory."""
     bulk: bool = False
     """Whether the bulk copy engine fetches the keys (Hopper and newer), where it can."""
+    overlap: bool = False
+    """Whether `whole_ranks.py` does the lanes that it takes (Hopper)."""
     early: bool = False
     """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
@@ -223,9 +226,12 @@ def _block_ranks(
     q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride, lanes_stride,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
-    HELD: tl.constexpr, BULK: tl.constexpr, EARLY: tl.constexpr,
+    HELD: tl.constexpr, BULK: tl.constexpr, EARLY: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks."""
+    """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks.
+
+    REST: lanes that all rows see whole are done already.
+    """
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
     s = tl.program_id(2)
@@ -253,6 +259,8 @@ def _block_ranks(
     block = lane * span
     block_end = tl.minimum(block + span, tl.cdiv(most, BLOCK))
     if block >= block_end:
+        return
+    if REST and least // BLOCK >= block + span:
         return
     whole_end = block + tl.maximum(tl.minimum(least // BLOCK, block_end) - block, 0) // STEP * STEP
 
@@ -320,6 +328,12 @@ def launch_block_ranks(
     )
     if min(grid) == 0:
         return
+    rest = tiles.overlap and not INTERPRET.value
+    rest = rest and whole_ranks.takes(q_TGD, k, batch, block, tiles.rows, tiles.span)
+    if rest:
+        whole_ranks.launch_whole_ranks(
+            q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, ranks.at_RL, first, tokens, tiles.span
+        )
     bulk = tiles.bulk and _bulk_can_fetch(k, tiles.keys if paged else None)
     tile = [1, tiles.keys, D] if paged else [tiles.keys, D]
     _block_ranks[grid](
@@ -332,5 +346,5 @@ def launch_block_ranks(
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
         STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
-        BULK=bulk, EARLY=tiles.early and not INTERPRET.value, num_warps=tiles.warps,
+        BULK=bulk, EARLY=tiles.early and not INTERPRET.value, REST=rest, num_warps=tiles.warps,
     )  # fmt: skip

@@ -47,6 +47,16 @@ def _select_in_bulk(queries: int, keys: int, dtype: torch.dtype) -> None:
     select_blocks(qi, ki, batch, block=128, topk=16, tiles=tiles)
 
 
+def _select_overlapped(queries: int, keys: int, dtype: torch.dtype) -> None:
+    from pilotfish.kernels.batch import Batch
+    from pilotfish.kernels.block_ranks import ScoreTiles
+    from pilotfish.kernels.selection import select_blocks
+
+    tiles = ScoreTiles(128, 128, 32, warps=4, stages=2, keys_first=False, overlap=True)
+    qi, ki = torch.empty(queries, 4, 128, dtype=dtype), torch.empty(keys, 128, dtype=dtype)
+    select_blocks(qi, ki, Batch.single(queries, keys, "cpu"), block=128, topk=16, tiles=tiles)
+
+
 def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
     from pilotfish.kernels.batch import Batch
     from pilotfish.kernels.selection import select_blocks
@@ -130,7 +140,7 @@ TRAINING = {
 }  # fmt: skip
 
 # Bytes that registers may spill. These kernels touch theirs once per tile, outside the loop over heads.
-MAY_SPILL = {"_losses": 512, "_dense_losses": 512, "_attend_blocks": 64}
+MAY_SPILL = {"_losses": 512, "_dense_losses": 512, "_pieces": 64, "_attend_blocks": 64}
 
 # What to compile. Kernels: names as in the source, with whether the tensor cores' own instruction must show.
 CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
@@ -149,6 +159,14 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "select by bulk copies, early": (
         lambda: _select_in_bulk(4, 1 << 20, BF16),
         {"_block_ranks": True, "_top_blocks": False},
+    ),
+    "select with overlap": (
+        lambda: _select_overlapped(8192, 1 << 20, BF16),
+        {"_whole_ranks": True, "_block_ranks": True},
+    ),
+    "select with overlap, fp8": (
+        lambda: _select_overlapped(8192, 1 << 20, FP8),
+        {"_whole_ranks": True, "_block_ranks": True},
     ),
     "select for nano": (
         lambda: _select(4096, 4096, BF16, groups=2, width=64, block=32),

@@ -339,6 +339,27 @@ def test_equals_the_twin_at_real_sizes(
 
 
 @gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_overlapped_products_change_nothing(device: torch.device, dtype: torch.dtype) -> None:
+    """Tiles that see whole lanes, part of a lane, none; several sequences."""
+    if torch.cuda.get_device_capability(device)[0] != 9:
+        pytest.skip("needs a Hopper card")
+    for queries, keys in (
+        ([700], [100_003]),
+        ([3000], [3000]),
+        ([300, 0, 500, 90], [30_000, 0, 40_001, 20_000]),
+    ):
+        qi = _random(sum(queries), 4, 128, dtype=dtype, device=device)
+        ki = _random(sum(keys), 128, dtype=dtype, device=device)
+        batch = Batch.packed(queries, keys, device)
+        for span in (8, 32):
+            plain_cut = ScoreTiles(128, 128, span, warps=4, stages=2, keys_first=False)
+            cut = dataclasses.replace(plain_cut, overlap=True)
+            ids_TGK = select_blocks(qi, ki, batch, block=128, topk=16, tiles=plain_cut)
+            assert torch.equal(ids_TGK, select_blocks(qi, ki, batch, block=128, topk=16, tiles=cut))
+
+
+@gpu
 def test_a_graph_replays_with_other_keys_and_lengths(device: torch.device) -> None:
     """Captured once, replayed as the sequences grow: nothing is read back and every address stays."""
     keys, limit = 3000, 8192
