@@ -248,7 +248,8 @@ class Sandbox:
             theirs.close()
             os.close(status_write)
             status_write = -1
-            if self._janitor is not None:
+            # Below level 3 this is the guest itself, which is to end everything before it ends.
+            if self._janitor is not None and self.spec.level == 3:
                 await self._janitor.watch(self._monitor.pid)
             self._link = Link(ours)
             await self._until_ready(self._link, self._monitor)
@@ -319,6 +320,9 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_FSIZE": limits.file_bytes,
         "RLIMIT_DATA": limits.data_bytes,
+        # No better place in the queue than others, even where the user has a right to one.
+        "RLIMIT_NICE": 0,
+        "RLIMIT_RTPRIO": 0,
         # 1, not 0: neither writes a file, but 0 would still feed a core_pattern that is a program.
         "RLIMIT_CORE": 1,
     }
