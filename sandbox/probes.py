@@ -39,9 +39,8 @@ def check(result: int) -> int:
 def call(name: str | int, *arguments: Any) -> int:
     """A system call by name or number."""
     wide = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    return check(
-        libc.syscall(ctypes.c_long(numbers.get(name, name) if name in numbers else int(name)), *wide)
-    )
+    number = name if isinstance(name, int) else numbers[name]
+    return check(libc.syscall(ctypes.c_long(number), *wide))
 
 
 def ioctl_on_terminal(request: int) -> None:
