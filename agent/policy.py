@@ -35,9 +35,9 @@ class Rule(BaseModel):
     action: str = "*"
     """The call's `action` argument; an empty text for tools without one."""
     command: str | None = None
-    """A shell command. A compound line is allowed when allow rules cover every command in it, and is denied
-    or
-    asked about when a rule catches one of them."""
+    """A shell command, or what is typed at a program, which may be a shell. A compound line is allowed when
+    allow rules cover every command in it, and is denied or asked about when a rule catches one of them.
+    """
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,16 @@ def _names(rule: Rule, call: ToolCall) -> bool:
     return fnmatchcase(call.name, rule.tool) and fnmatchcase(action, rule.action)
 
 
+def _line(call: ToolCall) -> str | None:
+    """What is held against command patterns: the command, or what is typed."""
+    values = (call.arguments.get(name) for name in ("command", "input"))
+    return next((value for value in values if isinstance(value, str)), None)
+
+
 def _catches(rule: Rule, call: ToolCall) -> bool:
     """Whether a deny or ask rule that names the call also catches its command, or any part of it."""
-    line = call.arguments.get("command")
-    if rule.command is None or not isinstance(line, str):
+    line = _line(call)
+    if rule.command is None or line is None:
         return rule.command is None
     return any(fnmatchcase(part, rule.command) for part in [line.strip(), *simple_commands(line)])
 
@@ -115,8 +121,8 @@ def _allowed(patterns: Sequence[str | None], call: ToolCall) -> bool:
     """Whether allow rules with these command patterns (None: any command) cover the whole call."""
     if None in patterns:
         return True
-    line = call.arguments.get("command")
-    if not isinstance(line, str) or _hides_commands(line):
+    line = _line(call)
+    if line is None or _hides_commands(line):
         return False
     parts = simple_commands(line)
     return bool(parts) and all(any(fnmatchcase(part, str(glob)) for glob in patterns) for part in parts)

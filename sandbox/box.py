@@ -24,7 +24,7 @@ from pilotfish.sandbox.levels import meaning, without_level_3
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.pieces import find_chromium, need, start_trouble
 from pilotfish.sandbox.process import Process, start_process
-from pilotfish.sandbox.shell import INNER_STARTUP, STARTUP, Shell
+from pilotfish.sandbox.shell import Shell
 from pilotfish.sandbox.snapshots import Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
 
@@ -211,7 +211,7 @@ class Sandbox:
     async def _start(self) -> None:
         etc = self._folder.folder("etc")
         write_etc(etc)
-        extra = {INNER_STARTUP: _written(etc / "shell", STARTUP)}
+        extra: dict[str, Path] = {}
         sockets = chromium = None
         if self.spec.desktop:
             number = self._folder.claim_display()
@@ -225,7 +225,9 @@ class Sandbox:
         self._janitor = await Janitor.hire(self._folder.path, self._display.number if self._display else None)
         mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra)
         await self._start_guest(mounts)
-        self._shell = Shell(self._running(), self.env, _rlimits(self.spec.limits))
+        limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
+        # Who may open terminals at level 2 could open those of the user's own programs too.
+        self._shell = Shell(self._running(), self.env, limits, workspace, self.spec.level == 2)
         if self._display is not None and sockets is not None:
             self._browser = Browser(self, chromium, self._folder.folder("browser"))
             await start_display(self, self._display, sockets)

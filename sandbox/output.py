@@ -8,6 +8,7 @@ import fcntl
 import os
 import termios
 from collections import deque
+from collections.abc import Callable
 
 KEPT_BYTES = 32 * 1024
 _CHUNK = 64 * 1024
@@ -50,12 +51,16 @@ class BoundedOutput:
     @property
     def text(self) -> str:
         """What was kept: bytes that are not UTF-8 become U+FFFD, a line stands for what was dropped."""
+        return self.shown(lambda data: data.decode("utf-8", "replace"))
+
+    def shown(self, decode: Callable[[bytes], str], place: str | None = None) -> str:
+        """What was kept, by `decode`; the line for what was dropped names the `place` that has all of it."""
         head, tail = self._parts()
         dropped = self._total - len(head) - len(tail)
         if dropped == 0:
-            return (head + tail).decode("utf-8", "replace")
-        mark = f"\n[... {dropped} bytes left out ...]\n"
-        return head.decode("utf-8", "replace") + mark + tail.decode("utf-8", "replace")
+            return decode(head + tail)
+        where = f", everything is in {place}" if place else ""
+        return f"{decode(head)}\n[... {dropped} bytes left out{where} ...]\n{decode(tail)}"
 
 
 def _drop_cut_end(data: bytes) -> bytes:

@@ -1,27 +1,32 @@
-"""The shell: one bash per command, in a folder and with variables that last from command to command.
+"""The shell: bash on a terminal that stays from command to command, in as many named sessions as are wanted.
 
-A fresh bash each time cannot be wedged by what came before: `exit`, `exec`, an open quote or a killed tree
-end one command and nothing else. At its end bash writes what shall last into a file inside the sandbox, and
-the next one reads it at its start. Jobs do not last: `sleep 30 &` goes on running, but `fg` and `wait` do
-not know it later.
+Folder, variables, functions, aliases, options and jobs last. A program that waits for what a person types is
+reported as such and can be answered. Whatever ends bash (`exit`, `exec`, a kill), the next command goes on
+with a new one in the same folder, and the result says so in a sentence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.link import Job, Link
-from pilotfish.sandbox.output import OutputReader
+from pilotfish.sandbox.link import Link
+from pilotfish.sandbox.shell_session import Done, Refused, ShellSession, Waiting
 from pilotfish.sandbox.spec import INNER_WORKSPACE
+from pilotfish.sandbox.terminal import plain_text
 
-MAX_COMMAND_BYTES = 100 * 1024  # Linux takes 128 KiB in one argument
-INNER_STARTUP = "/etc/pilotfish-shell"
+MAX_COMMAND_BYTES = 100 * 1024
+MAX_LINE_BYTES = 4000  # a terminal takes 4095 bytes in a line and drops the rest
+MAX_SESSIONS = 8
+MAIN = "main"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
-# No pager and no question waits for a person who is not there.
+# No pager and no question waits for a person who is not there, and nothing is coloured.
 SHELL_ENV: Mapping[str, str] = {
     "GIT_PAGER": "cat",
     "PAGER": "cat",
@@ -29,126 +34,220 @@ SHELL_ENV: Mapping[str, str] = {
     "SYSTEMD_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
     "DEBIAN_FRONTEND": "noninteractive",
+    "VIRTUAL_ENV_DISABLE_PROMPT": "1",
+    "NO_COLOR": "1",
     "TERM": "dumb",
-    "BASH_ENV": INNER_STARTUP,
 }
 
-# Bash sources this before the command. What lasts: the folder, variables, functions and aliases, as bash
-# itself prints them; the read-only variables of bash fail quietly when they are read back. Shell options do
-# not last: `set -e` would end every later command at its first failure.
-STARTUP = r"""
-unset BASH_ENV
-shopt -s expand_aliases
-__pilotfish_file=/run/user/shell-state
-if [ "$PILOTFISH_SHELL" != fresh ] && [ -r "$__pilotfish_file" ]; then
-    __pilotfish_start=$PWD
-    __pilotfish_mode=$PILOTFISH_SHELL
-    source "$__pilotfish_file" 2>/dev/null
-    PWD=$__pilotfish_start
-    if [ "$__pilotfish_mode" != here ]; then
-        builtin cd -- "$__pilotfish_folder" 2>/dev/null ||
-            printf '[folder %s is gone, running in %s]\n' "$__pilotfish_folder" "$PWD" >&2
-    fi
-    OLDPWD=$__pilotfish_old_folder
-fi
-unset PILOTFISH_SHELL __pilotfish_start __pilotfish_mode __pilotfish_folder __pilotfish_old_folder
-__pilotfish_save() {
-    __pilotfish_folder=$PWD
-    __pilotfish_old_folder=$OLDPWD
-    { builtin declare -p; builtin declare -f; builtin alias -p; } >|"$__pilotfish_file.new" &&
-        /usr/bin/mv -f "$__pilotfish_file.new" "$__pilotfish_file"
-}
-trap '{ set +x; __pilotfish_save; } 2>/dev/null' EXIT
-"""
+Key = Literal["ctrl-c", "ctrl-d", "ctrl-z"]
+_KEYS: Mapping[Key, bytes] = {"ctrl-c": b"\x03", "ctrl-d": b"\x04", "ctrl-z": b"\x1a"}
 
 
 @dataclass(frozen=True)
 class ShellResult:
-    """What one command did.
+    """What one command did so far.
 
-    output: standard output and errors in the order they came, at most 32 KiB: beginning and end are kept with
-    a line between them that says how much is missing; bytes that are not UTF-8 are replaced.
-    exit_code: as bash reports it (128 + N when signal N ended it); None when it was killed at its time limit.
-    dropped_bytes: how many bytes from the middle of the output were not kept.
+    output: standard output and errors in the order they came, as plain text of at most 32 KiB of bytes:
+    beginning and end are kept with a line between them that says how much is missing and which file inside
+    has all of it. exit_code: as bash reports it (128 + N when signal N ended it); None when it was ended at
+    its time limit, and while it waits. waiting: the program that waits for something to be typed; hidden: it
+    does not show what is typed, as for a password. note: a sentence about the shell itself, if there is
+    something to say. background: what jobs in the background printed before the command.
     """
 
     output: str
     exit_code: int | None
     timed_out: bool = False
     dropped_bytes: int = 0
+    waiting: str | None = None
+    hidden: bool = False
+    note: str = ""
+    background: str = ""
 
 
 class Shell:
-    """Runs bash commands, one after another."""
+    """Runs bash commands, one after another in each session."""
 
-    def __init__(self, link: Link, env: Mapping[str, str], limits: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        env: Mapping[str, str],
+        limits: Mapping[str, int],
+        workspace: str = str(INNER_WORKSPACE),
+        bring_terminals: bool = False,
+    ) -> None:
+        """workspace: its path inside. bring_terminals: programs inside may not open terminals themselves."""
         self._link = link
+        self._workspace = workspace
+        self._bring_terminals = bring_terminals
         self._env = {**env, **SHELL_ENV}
         self._limits = limits
-        self._turn = asyncio.Lock()
-        self._fresh = True
+        self._sessions: dict[str, ShellSession] = {}
 
-    async def run(self, command: str, timeout_s: float = 60, cwd: str | None = None) -> ShellResult:
-        """Run a command; it returns when the command itself ends, background jobs go on.
+    @property
+    def sessions(self) -> dict[str, str]:
+        """The sessions there are, each `idle`, `running` or `waiting`."""
+        return {name: session.state for name, session in self._sessions.items() if session.is_open}
 
-        After `timeout_s` seconds the command and everything that it started are killed, daemons too; folder
-        and variables stay as they were before it. `cwd`, a path inside, replaces the folder of the last
-        command; None goes on there (the workspace at first). Raises `SandboxError` for a command that cannot
-        be run at all.
+    async def run(
+        self, command: str, timeout_s: float = 60, cwd: str | None = None, session: str = MAIN
+    ) -> ShellResult:
+        """Run a command; it returns when the command itself ends or waits for input, background jobs go on.
+
+        After `timeout_s` seconds the command and everything that it started are ended, daemons too; the
+        session and what earlier commands started stay. `cwd`, a path inside, is entered first; None goes on
+        where the last command ended (the workspace at first). Raises `SandboxError` for a command that cannot
+        be run at all, and while another one waits in this session.
         """
-        if "\0" in command:
-            raise SandboxError("the command holds a null byte, which bash cannot take: remove it.")
-        try:
-            size = len(command.encode("utf-8", "surrogateescape"))
-        except UnicodeEncodeError as error:
-            half = ascii(command[error.start])
-            raise SandboxError(f"the command holds {half}, half a character: write whole ones.") from None
-        if size > MAX_COMMAND_BYTES:
+        data = _command_bytes(command)
+        _check_time(timeout_s)
+        here = self._session(session)
+        async with here.turn:
+            here = self._session(session)  # the one before it in the queue may have ended it
+            if here.state == "waiting":
+                raise SandboxError(
+                    f"{_safe(here.program)} still waits for input in session {session!r}: answer it, "
+                    "interrupt it with ctrl-c, kill it, or use another session."
+                )
+            background = here.take_background().shown(plain_text)
+            if here.finished is not None:
+                left = _result(here, here.finished)
+                background = f"{left.output}\nexit status {left.exit_code}\n{background}"
+            await here.start(data, cwd)
+            return await self._outcome(here, timeout_s, background, cwd)
+
+    async def type(
+        self, text: str = "", key: Key | None = None, timeout_s: float = 60, session: str = MAIN
+    ) -> ShellResult:
+        """Type at the program that waits, then press `key`, and go on as `run` does.
+
+        `\\n` is Enter. With neither text nor key it is only heard what the program has done since. When it
+        has ended meanwhile, the result is that of its command.
+        """
+        data = _typed_bytes(text) + (_KEYS[key] if key else b"")
+        _check_time(timeout_s)
+        here = self._busy(session)
+        async with here.turn:
+            if here.finished is None:
+                await here.type(data)
+            return await self._outcome(here, timeout_s)
+
+    async def kill(self, session: str = MAIN) -> ShellResult:
+        """End the command that runs or waits in a session, with everything that it started."""
+        here = self._busy(session)
+        async with here.turn:
+            return _result(here, here.finished or await here.stop())
+
+    def reset(self, session: str = MAIN) -> None:
+        """End a session and all that runs in it; its next command starts anew in the workspace."""
+        here = self._sessions.pop(session, None)
+        if here is not None:
+            here.end()
+
+    def _session(self, name: str) -> ShellSession:
+        here = self._sessions.get(name)
+        if here is not None and here.is_open:
+            return here
+        if not _NAME.fullmatch(name):
             raise SandboxError(
-                f"the command has {size} bytes, at most {MAX_COMMAND_BYTES} fit: write a file and run that."
+                f"session {name!r} is no name, use 1 to 32 letters, digits, '-' and '_', such as 'server'."
             )
-        if not timeout_s > 0:
-            raise SandboxError(f"timeout_s is {timeout_s}, give a number of seconds above 0.")
-        async with self._turn:
-            return await self._run(command, timeout_s, cwd)
-
-    def reset(self) -> None:
-        """Let the next command start anew: in the workspace, without what earlier ones have set."""
-        self._fresh = True
-
-    async def _run(self, command: str, timeout_s: float, cwd: str | None) -> ShellResult:
-        reader = OutputReader()
-        job: Job | None = None
-        try:
-            mode = "fresh" if self._fresh else "go-on" if cwd is None else "here"
-            job = self._link.spawn(
-                ["bash", "-c", command],
-                {**self._env, "PILOTFISH_SHELL": mode},
-                cwd or str(INNER_WORKSPACE),
-                {1: reader.write_fd, 2: reader.write_fd},
-                self._limits,
+        if here is None and len(self.sessions) >= MAX_SESSIONS:
+            raise SandboxError(
+                f"there are {MAX_SESSIONS} sessions already, use one of {', '.join(self.sessions)}."
             )
-            reader.handed_over()
-            return await self._finish(job, reader, timeout_s)
-        except BaseException:
-            if job is not None:
-                with contextlib.suppress(SandboxError):
-                    self._link.kill(job)
-            reader.close()
-            raise
+        cwd = here.cwd if here else self._workspace
+        self._sessions[name] = ShellSession(
+            self._link, name, self._env, self._limits, cwd, self._bring_terminals
+        )
+        return self._sessions[name]
 
-    async def _finish(self, job: Job, reader: OutputReader, timeout_s: float) -> ShellResult:
+    def _busy(self, name: str) -> ShellSession:
+        here = self._sessions.get(name)
+        if here is None or not here.is_open or (here.state == "idle" and here.finished is None):
+            raise SandboxError(f"nothing waits for input in session {name!r}: run a command there first.")
+        return here
+
+    @staticmethod
+    async def _outcome(
+        here: ShellSession, timeout_s: float, background: str = "", cwd: str | None = None
+    ) -> ShellResult:
         try:
-            status = await asyncio.wait_for(asyncio.shield(job.ended), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                event = await here.event()
         except TimeoutError:
-            self._link.kill(job)
-            await asyncio.shield(job.gone)
-            reader.drain()
-            reader.close()
-            return ShellResult(reader.output.text, None, True, reader.output.dropped_bytes)
-        self._fresh = False
-        reader.drain()
-        # What runs on in the background still may print; that is read and forgotten until it ends.
-        job.gone.add_done_callback(lambda _: reader.close())
-        code = status if status >= 0 else 128 - status
-        return ShellResult(reader.output.text, code, False, reader.output.dropped_bytes)
+            return _result(here, await here.stop(), background, timed_out=True)
+        except asyncio.CancelledError:
+            here.stop_soon()
+            raise
+        if isinstance(event, Refused):
+            raise SandboxError(
+                f"working folder {cwd!r} could not be entered ({os.strerror(event.errno)}), create it first."
+            )
+        return _result(here, event, background)
+
+
+def _result(
+    here: ShellSession, event: Done | Waiting, background: str = "", timed_out: bool = False
+) -> ShellResult:
+    output = here.take_output()
+    if isinstance(event, Waiting):
+        text = output.shown(plain_text)
+        program = _safe(event.program)
+        return ShellResult(text, None, False, output.dropped_bytes, program, event.hidden, "", background)
+    text = output.shown(plain_text, _safe(event.log) if event.log else None)
+    code = None if timed_out else 137 if event.killed else event.status
+    return ShellResult(text, code, timed_out, output.dropped_bytes, None, False, _note(event), background)
+
+
+def _note(done: Done) -> str:
+    """What the next command should know about the shell itself."""
+    sentences = []
+    if done.gone is not None:
+        sentences.append(f"the folder {_safe(done.gone)} was gone, so this ran in the workspace")
+    if done.ended is not None:
+        kept = "with the same" if done.ended == "restored" else "without its"
+        sentences.append(
+            f"bash ended, and a new one goes on in {_safe(done.cwd)} {kept} variables and functions"
+        )
+    return "; ".join(sentences)
+
+
+def _safe(text: str) -> str:
+    """Words from inside on one line, without anything that does not show as itself."""
+    return ascii(text)[1:-1] if not text.isprintable() else text
+
+
+def _command_bytes(command: str) -> bytes:
+    if "\0" in command:
+        raise SandboxError("the command holds a null byte, which bash cannot take: remove it.")
+    data = _encoded(command, "command")
+    if len(data) > MAX_COMMAND_BYTES:
+        raise SandboxError(
+            f"the command has {len(data)} bytes, at most {MAX_COMMAND_BYTES} fit: write a file and run that."
+        )
+    return data
+
+
+def _typed_bytes(text: str) -> bytes:
+    data = _encoded(text, "input")
+    longest = max(map(len, data.split(b"\n")))
+    if longest > MAX_LINE_BYTES or len(data) > MAX_COMMAND_BYTES:
+        raise SandboxError(
+            f"the input has a line of {longest} bytes and {len(data)} in all, at most {MAX_LINE_BYTES} and "
+            f"{MAX_COMMAND_BYTES} can be typed: write a file and let the program read that."
+        )
+    return data.replace(b"\r\n", b"\r").replace(b"\n", b"\r")  # what the Enter key sends
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise SandboxError(f"the {what} holds {half}, half a character: write whole ones.") from None
+
+
+def _check_time(timeout_s: float) -> None:
+    if not timeout_s > 0:
+        raise SandboxError(f"timeout_s is {timeout_s}, give a number of seconds above 0.")

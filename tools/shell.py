@@ -1,12 +1,12 @@
-"""The `shell` tool: one command in the sandbox's shell."""
+"""The `shell` tool: commands in the sandbox's shell, and answers to programs that ask something."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from pilotfish.sandbox import SandboxError, ShellResult
+from pilotfish.sandbox import SandboxError, Shell, ShellResult
 from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
 from pilotfish.tools.words import seconds, short
 
@@ -24,14 +24,29 @@ def _timeout(value: object) -> float:
 
 
 class ShellArgs(ToolArgs):
-    """A command and its time limit in seconds."""
+    """A command, or something for a program that waits; a time limit in seconds."""
 
-    command: str = Field(description="bash; folder and variables stay for the next command")
+    command: str | None = Field(None, description="bash; what it sets stays for the next command")
+    input: str | None = Field(None, description="a line for the program that waits")
+    key: Literal["ctrl-c", "ctrl-d", "ctrl-z", "kill"] | None = Field(
+        None, description="for the program, instead of Enter; kill ends it"
+    )
+    session: str = Field("main", description="another shell, by any name")
     timeout: Annotated[
         float,
         BeforeValidator(_timeout),
         WithJsonSchema({"type": "number"}),
     ] = Field(TIMEOUT_S, description=f"seconds, default {TIMEOUT_S:g}, at most {MAX_TIMEOUT_S:g}")
+
+    @model_validator(mode="after")
+    def _one_thing_to_do(self) -> ShellArgs:
+        if self.command is None and self.input is None and self.key is None:
+            raise ValueError("`command` is missing; or give `input` or `key` for a program that waits")
+        if self.command is not None and (self.input is not None or self.key is not None):
+            raise ValueError("`command` goes without `input` and `key`; those are for a program that waits")
+        if self.key == "kill" and self.input is not None:
+            raise ValueError("`key` kill ends the program at once; leave out `input`")
+        return self
 
 
 class ShellTool:
@@ -45,28 +60,46 @@ class ShellTool:
     Args = ShellArgs
 
     async def run(self, args: ShellArgs, context: ToolContext) -> ToolResult:
-        """Run the command; what the sandbox refuses is a result."""
+        """Run the command, or type; what the sandbox refuses is a result."""
         if context.box is None:
             return ToolResult(False, "shell: there is no sandbox here; use the other tools.")
         try:
-            result = await context.box.shell.run(args.command, timeout_s=args.timeout)
+            result = await _do(args, context.box.shell)
         except SandboxError as error:
             return ToolResult(False, f"shell: {error}")
-        return _report(result, args.timeout)
+        return _report(result, args)
 
     async def close(self) -> None:
         """Nothing to release: the shell belongs to the sandbox."""
 
 
-def _report(result: ShellResult, timeout_s: float) -> ToolResult:
-    output = result.output.rstrip("\n")
-    if result.timed_out:
-        advice = "give a longer `timeout`, or run it with `&` and its output in a file"
-        if timeout_s >= MAX_TIMEOUT_S:
-            advice = "run it with `&` and its output in a file"
-        said = f"{output}\n" if output else ""
-        return ToolResult(False, f"{said}shell: stopped after {timeout_s:g} s; {advice}.")
+async def _do(args: ShellArgs, shell: Shell) -> ShellResult:
+    if args.command is not None:
+        return await shell.run(args.command, args.timeout, session=args.session)
+    if args.key == "kill":
+        return await shell.kill(args.session)
+    text = args.input or ""
+    if args.input and args.key is None and not text.endswith("\n"):
+        text += "\n"
+    return await shell.type(text, args.key, args.timeout, args.session)
+
+
+def _report(result: ShellResult, args: ShellArgs) -> ToolResult:
+    """The output, then what else there is to say, a line each."""
+    lines = [result.output.rstrip("\n")] if result.output.strip("\n") else []
+    if result.background.strip("\n"):
+        lines.insert(0, f"[before, from the background:\n{result.background.strip()}\n]")
+    if result.waiting is not None:
+        where = "" if args.session == "main" else f" in session {args.session}"
+        hidden = " and will not show it" if result.hidden else ""
+        lines.append(f"[{result.waiting} waits for input{hidden}{where}; give `input`, or `key` to stop it]")
     if result.exit_code:
-        said = f"{output}\n" if output else ""
-        return ToolResult(True, f"{said}exit status {result.exit_code}")
-    return ToolResult(True, output or "ok")
+        lines.append(f"exit status {result.exit_code}")
+    if result.note:
+        lines.append(f"[{result.note}]")
+    if result.timed_out:
+        advice = "run it with `&` and its output in a file"
+        if args.timeout < MAX_TIMEOUT_S:
+            advice = f"give a longer `timeout`, or {advice}"
+        lines.append(f"shell: stopped after {args.timeout:g} s; {advice}.")
+    return ToolResult(not result.timed_out, "\n".join(lines) or "ok")

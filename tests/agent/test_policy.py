@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pilotfish.agent.policy import Policy, Rule, Verdict, describe
@@ -67,3 +69,20 @@ async def test_a_person_decides(answer: bool) -> None:
 def test_a_description_shows_every_argument_in_full() -> None:
     call = ToolCall("1", "edit\x07", {"path": "a", "text": "x" * 500 + "\nlast", "n\n": 3})
     assert describe(call) == f"edit\\x07\n  path: a\n  text: {'x' * 500}\n    last\n  n\\n: 3"
+
+
+def test_what_is_typed_at_a_program_is_held_against_the_command_rules() -> None:
+    rules = [
+        Rule(verdict="deny", tool="shell", command="rm -rf *"),
+        Rule(verdict="allow", tool="shell", command="ls *"),
+    ]
+    policy = Policy(rules, default="ask")
+    verdicts = {
+        '{"input": "rm -rf x"}': "deny",
+        '{"command": null, "input": "echo a; rm -rf x"}': "deny",
+        '{"input": "ls x"}': "allow",
+        '{"input": "os.remove(x)"}': "ask",
+        '{"key": "ctrl-c"}': "ask",
+    }
+    for arguments, verdict in verdicts.items():
+        assert policy.verdict(ToolCall("1", "shell", json.loads(arguments))) == verdict

@@ -1,0 +1,175 @@
+# ruff: noqa: PTH108, PTH116, PTH123
+"""One bash as the leader of a terminal: started, given commands, heard when each is over.
+
+bash is interactive, so a command that is broken off, or fails in its expansions, does not end it. But it
+reads its commands from a pipe and reports on another, so there is neither a prompt nor an echo to take apart,
+and commands have the terminal as standard input and neither of the two pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import termios
+from dataclasses import dataclass
+
+_TERMINAL_FD, _REPORT_FD = 197, 199
+
+# A bash that ends by `exit` or `set -e` leaves to the next one what it prints about its variables, functions
+# and aliases, then a null byte, then its folder. Read-only variables fail quietly when they are read back.
+_SETUP = rb"""
+export -n PS1 PS2; set +o history +H; unset HISTFILE MAILCHECK
+__pilotfish_report() { set +xv; builtin printf '%s\0%s\0%s\0' "$1" "$2" "$PWD" >&199; }
+__pilotfish_status() { return "$1"; }
+__pilotfish_save() {
+    { set +xv; builtin declare -p; builtin declare -f; builtin alias -p; builtin printf '\0%s' "$PWD"; } \
+        >|"$__pilotfish_state"
+} 2>/dev/null
+trap __pilotfish_save EXIT
+"""
+# On the line of the command: no prompt of its making is printed before the next one.
+_NO_PROMPT = b"{ __pilotfish_last=$? PS1= PS2= PROMPT_COMMAND=; } 2>/dev/null"
+# On lines of their own, so that they are read even when the line of the command is given up. The empty one
+# ends what an open quote in the command leaves behind in bash's parser.
+_REPORT = b'\n{ \\__pilotfish_report "${__pilotfish_last:-$?}" "$-"; } 2>/dev/null\n'
+
+
+def quoted(text: str | bytes) -> bytes:
+    """As one word of bash."""
+    return b"'" + os.fsencode(text).replace(b"'", b"'\\''") + b"'"
+
+
+@dataclass(frozen=True)
+class Report:
+    """How bash stands after a command: its status, its single-letter options, its folder."""
+
+    status: int
+    options: str
+    cwd: str
+
+
+class Bash:
+    """A running bash. `report_fd` is readable when a command is over."""
+
+    def __init__(self, slave: int, cwd: str, state: str, restore: str | None) -> None:
+        """slave: its terminal. state: the file it leaves its state in. restore: one to take over."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(state)
+        commands, self._commands = os.pipe2(os.O_CLOEXEC)
+        self.report_fd, report = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.report_fd, False)
+        self._said = b""
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _become_bash(slave, commands, report, cwd)
+            finally:
+                os._exit(127)
+        os.close(commands)
+        os.close(report)
+        script = _SETUP
+        if restore is not None:
+            script += b"\\builtin source %s 2>/dev/null; __pilotfish_old=$OLDPWD\n" % quoted(restore)
+            script += b"\\builtin cd -- %s; OLDPWD=$__pilotfish_old; unset __pilotfish_old\n" % quoted(cwd)
+        self._write(script + b"__pilotfish_state=%s\n" % quoted(state))
+
+    def enter(self, folder: str) -> None:
+        """Change the folder, as a command of its own that is not reported."""
+        self._write(b"\\builtin cd -- %s\n" % quoted(folder))
+
+    def run(self, command: bytes, after: Report) -> None:
+        """Run a command at the top level, where `declare` makes variables that last.
+
+        `after`: how the last one ended. Its status is there as `$?`, except under `set -e`, which would take
+        it for a failure.
+        """
+        line = b"__pilotfish_last=\n"
+        if after.status and "e" not in after.options:
+            line += b"__pilotfish_status %d\n" % after.status
+        trace = b"set -x; " if "x" in after.options else b""  # off while our own lines are read
+        fds = b"<&%d %d<&- %d>&-" % (_TERMINAL_FD, _TERMINAL_FD, _REPORT_FD)
+        line += b"\\builtin eval %s %s; %s\n" % (quoted(trace + command), fds, _NO_PROMPT)
+        self._write(line + _REPORT)
+
+    def ask(self) -> None:
+        """Ask for a report that did not come although bash is idle."""
+        self._write(_REPORT)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is heard as the end of a child
+            while rest:
+                rest = rest[os.write(self._commands, rest) :]
+
+    def report(self) -> Report | None:
+        """The report of a command that is over, None while it runs."""
+        with contextlib.suppress(BlockingIOError):
+            self._said += os.read(self.report_fd, 64 * 1024)
+        fields = self._said.split(b"\0")
+        if len(fields) < 4:
+            return None
+        self._said = b""
+        status, options, cwd = (os.fsdecode(field) for field in fields[-4:-1])
+        return Report(int(status) if status.isdigit() else 1, options, cwd)
+
+    def wait(self, seconds: float) -> Report | None:
+        """Wait for a report, at most so long."""
+        poll = select.poll()
+        poll.register(self.report_fd, select.POLLIN)
+        return self.report() if poll.poll(seconds * 1000) else None
+
+    def is_idle(self) -> bool:
+        """Whether it sits and reads for its next command."""
+        try:
+            with open(f"/proc/{self.pid}/syscall") as file:
+                number, fd, *_ = file.read().split()
+            input_of_bash = os.stat(f"/proc/{self.pid}/fd/0")
+            # read(0, ...) on x86-64 and on the others; both ends of a pipe are one file.
+            return (
+                number in ("0", "63")
+                and int(fd, 16) == 0
+                and os.path.samestat(input_of_bash, os.fstat(self._commands))
+            )
+        except (OSError, ValueError):
+            return False
+
+    def close(self) -> None:
+        """Close our ends of its pipes."""
+        os.close(self._commands)
+        os.close(self.report_fd)
+
+
+def _become_bash(slave: int, commands: int, report: int, cwd: str) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for fd, target in ((commands, 0), (slave, 1), (slave, 2), (slave, _TERMINAL_FD), (report, _REPORT_FD)):
+        os.dup2(fd, target)
+    os.closerange(3, _TERMINAL_FD)
+    os.closerange(_TERMINAL_FD + 1, _REPORT_FD)
+    os.chdir(cwd)
+    env = {**os.environ, "PS1": "", "PS2": ""}
+    os.execvpe("bash", ["bash", "--noprofile", "--norc", "--noediting", "-i"], env)
+
+
+def taken_over(state: str) -> tuple[str, str] | None:
+    """What a bash that ended by itself left: a file to restore from, and its folder. None when it left none.
+
+    The file is moved aside, so that one state is taken over once.
+    """
+    try:
+        with open(state, "rb") as file:
+            text, complete, cwd = file.read().rpartition(b"\0")
+        os.unlink(state)
+        if not complete:
+            return None
+        with open(f"{state}.restore", "wb") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return f"{state}.restore", os.fsdecode(cwd)
