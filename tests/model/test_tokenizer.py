@@ -119,7 +119,8 @@ def test_digits_and_labels_are_spelled_alike_everywhere() -> None:
     one, two = TOKENIZER.encode("1"), TOKENIZER.encode("2")
     assert TOKENIZER.encode("12") == one + two
     label = TOKENIZER.encode("Ok")
-    assert TOKENIZER.encode('"Ok"')[1:2] == TOKENIZER.encode("<text>Ok</text>")[1:2] == label
+    assert TOKENIZER.encode('"Ok"')[1:-1] == TOKENIZER.encode("<text>Ok</text>")[1:-1] == label
+    assert [TOKENIZER.decode([i]) for i in TOKENIZER.encode("Kasie vestibulum")] == [*"Kasie", *" vestibulum"]
 
 
 @settings(max_examples=300, deadline=None)
