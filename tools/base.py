@@ -177,23 +177,25 @@ _EXPECTED = {
     "float_parsing": "a number",
     "finite_number": "a finite number",
     "list_type": "a list",
+    "model_type": "an object of named values",
 }
 
 
 def _explain(detail: ErrorDetails, args: type[ToolArgs]) -> str:
     """One clause for one pydantic error."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    names = list(args.model_fields)
-    name = str(detail["loc"][0]) if detail["loc"] else ""
+    *outer, last = detail["loc"] or ("",)
+    name = _path(detail["loc"])
+    known = _schema_at(args, outer).get("properties", {})
     if kind == "extra_forbidden":
-        return f"there is no argument `{name}`; {one_of(name, names)}"
+        return f"there is no argument `{name}`; {one_of(last, known)}"
     if kind == "missing":
-        return f"`{name}` is missing; {_describe(args, name)}"
+        return f"`{name}` is missing; {_describe(known.get(last, {}))}"
     if kind == "value_error":
-        return f"`{name}` {context['error']}" if name else str(context["error"])
+        inner = f"`{name}`: " if outer or isinstance(last, int) else f"`{name}` "
+        return f"{inner}{context['error']}" if name else str(context["error"])
     if kind == "literal_error":
-        options = [str(option) for option in _options(args, name)]
-        return f"`{name}` is {short(value)}; {one_of(value, options)}"
+        return f"`{name}` is {short(value)}; {one_of(value, map(str, known[last].get('enum', ())))}"
     if kind in _EXPECTED:
         return f"`{name}` is {short(value)}, but must be {_EXPECTED[kind]}"
     if "ge" in context or "le" in context or "gt" in context or "lt" in context:
@@ -201,14 +203,23 @@ def _explain(detail: ErrorDetails, args: type[ToolArgs]) -> str:
     return f"`{name}` is {short(value)}: {detail['msg']}"
 
 
-def _options(args: type[ToolArgs], name: str) -> Sequence[Any]:
-    schema = _compact(args.model_json_schema(), {})
-    options: Sequence[Any] = schema["properties"][name].get("enum", ())
-    return options
+def _path(location: Sequence[int | str]) -> str:
+    """Where a value is, as `edits[0].old_text`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
 
 
-def _describe(args: type[ToolArgs], name: str) -> str:
-    options = _options(args, name)
-    if options:
+def _schema_at(args: type[ToolArgs], location: Sequence[int | str]) -> dict[str, Any]:
+    """The compact schema of a value inside the arguments."""
+    schema = args.model_json_schema()
+    node = _compact(schema, schema.get("$defs", {}))
+    for part in location:
+        node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
+    assert isinstance(node, dict)
+    return node
+
+
+def _describe(schema: Mapping[str, Any]) -> str:
+    if options := schema.get("enum"):
         return f"use one of {', '.join(map(str, options))}"
-    return args.model_fields[name].description or "give it"
+    return schema.get("description") or "give it"

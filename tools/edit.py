@@ -1,7 +1,8 @@
-"""The `edit` tool: looks at and changes text files of the workspace, and nothing else about them.
+"""The `edit` tool: looks at files of the workspace and changes text, and nothing else about them.
 
 Encoding, byte order mark, line ends, file mode and whatever is not asked for stay as they are. Text is
-matched exactly; a file that changed since the model last saw it is not written.
+matched exactly; a file that changed since the model last saw it is not written. Several edits are made all
+or not at all, and every change can be taken back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pilotfish.sandbox import Files, SandboxError, SandboxPathError
+from pilotfish.tools import picture
 from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.history import History, Step
 from pilotfish.tools.nearest import explain_miss
 from pilotfish.tools.textfile import NotText, TextFile
 from pilotfish.tools.words import short
@@ -50,14 +53,40 @@ Lines = Annotated[
 ]
 
 
-class EditArgs(ToolArgs):
-    """One look at or change of a file. Line numbers start at 1."""
+def _refuse_nothing(old: str, new: str) -> None:
+    """Raise ValueError for a replacement that asks for nothing."""
+    if old == "":
+        raise ValueError("`old_text` is empty; give the text to replace, or use `insert` with a line")
+    if old == new:
+        raise ValueError(
+            "`old_text` and `new_text` are the same, so nothing would change; give another new text"
+        )
 
-    command: Literal["view", "create", "replace", "insert"]
+
+class Replacement(ToolArgs):
+    """One of several replacements."""
+
+    old_text: str
+    new_text: str
+    replace_all: bool = False
+
+    @model_validator(mode="after")
+    def _require_a_change(self) -> Replacement:
+        _refuse_nothing(self.old_text, self.new_text)
+        return self
+
+
+class EditArgs(ToolArgs):
+    """One look at a file, or one change. Line numbers start at 1."""
+
+    command: Literal["view", "create", "replace", "insert", "undo"]
     path: str = Field(description="file in the workspace")
     old_text: str | None = Field(None, description="replace: the exact text")
     new_text: str | None = Field(None, description="replace, insert, create: the new text")
     replace_all: bool = Field(False, description="replace: every match")
+    edits: list[Replacement] | None = Field(
+        None, min_length=1, description="replace: several, in order, all or none"
+    )
     line: int | None = Field(None, ge=0, description="insert: after this line, 0 for the top")
     lines: Lines | None = Field(None, description="view: [first,last]")
     overwrite: bool = Field(False, description="create: replace a file that exists")
@@ -66,16 +95,25 @@ class EditArgs(ToolArgs):
     @model_validator(mode="after")
     def _require_what_the_command_needs(self) -> EditArgs:
         needs = {"replace": ("old_text", "new_text"), "insert": ("line", "new_text"), "create": ("new_text",)}
+        if self.edits is not None:
+            if self.command != "replace" or self.old_text is not None or self.new_text is not None:
+                raise ValueError("`edits` goes with `replace` alone, without `old_text` and `new_text`")
+            return self
         for need in needs.get(self.command, ()):
             if getattr(self, need) is None:
                 raise ValueError(f"`{self.command}` needs `{need}`")
-        if self.command == "replace" and self.old_text == "":
-            raise ValueError("`old_text` is empty; give the text to replace, or use `insert` with a line")
-        if self.command == "replace" and self.old_text == self.new_text:
-            raise ValueError(
-                "`old_text` and `new_text` are the same, so nothing would change; give another new text"
-            )
+        if self.command == "replace":
+            _refuse_nothing(self.old_text or "", self.new_text or "")
         return self
+
+    @property
+    def replacements(self) -> list[Replacement]:
+        """What `replace` is to do."""
+        if self.edits is not None:
+            return self.edits
+        assert self.old_text is not None
+        assert self.new_text is not None
+        return [Replacement(old_text=self.old_text, new_text=self.new_text, replace_all=self.replace_all)]
 
 
 @dataclass(frozen=True)
@@ -96,33 +134,38 @@ class EditTool:
     """
 
     name = "edit"
-    description = "View or change a text file."
+    description = "View or change a file."
     Args = EditArgs
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Path], _Seen] = {}
+        self._history = History()
 
     async def run(self, args: EditArgs, context: ToolContext) -> ToolResult:
         """View or change the file; whatever stands against it is a result and leaves the file as it was."""
         if context.box is None:
             return ToolResult(False, "edit: there is no sandbox here; use the other tools.")
         try:
-            text = await asyncio.to_thread(self._do, args, context.box.files)
+            return await asyncio.to_thread(self._do, args, context.box.files)
         except (_EditError, SandboxError) as error:
             return ToolResult(False, f"edit: {error}")
-        return ToolResult(True, text)
 
     async def close(self) -> None:
-        """Forget what was seen."""
+        """Forget what was seen and changed."""
         self._seen.clear()
+        self._history.clear()
 
-    def _do(self, args: EditArgs, files: Files) -> str:
+    def _do(self, args: EditArgs, files: Files) -> ToolResult:
         if args.command == "create":
-            return self._create(args, files)
+            return ToolResult(True, self._create(args, files))
+        if args.command == "undo":
+            return ToolResult(True, self._undo(args, files))
         real = files.resolve(args.path)
         data = _read(files, args.path)
-        seen = self._seen.get((str(files.root), real))
-        encoding = args.encoding or (seen.encoding if seen else None)
+        if args.command == "view" and (seen := picture.decode(data)):
+            return ToolResult(True, f"({seen})", image=seen.pixels)
+        known = self._seen.get((str(files.root), real))
+        encoding = args.encoding or (known.encoding if known else None)
         try:
             file = TextFile.decode(data, encoding)
         except NotText as error:
@@ -130,15 +173,16 @@ class EditTool:
         if args.command == "view":
             text = _view(args, file)
             self._remember(files, real, data, encoding)
-            return text
+            return ToolResult(True, text)
         self._refuse_stale(files, real, data, args.path)
         changed, text = _replace(args, file) if args.command == "replace" else _insert(args, file)
-        self._write(files, real, args.path, changed, encoding)
-        return text
+        self._write(files, real, args.path, data, changed, encoding)
+        return ToolResult(True, text)
 
     def _create(self, args: EditArgs, files: Files) -> str:
         assert args.new_text is not None
         real = files.resolve(args.path)
+        data = None
         try:
             file = TextFile(args.new_text, args.encoding or "utf-8")
             if files.exists(args.path):
@@ -151,15 +195,43 @@ class EditTool:
                 file = old.with_text(_lf(args.new_text))
         except NotText as error:
             raise _EditError(f"{args.path} {error}.") from None
-        self._write(files, real, args.path, file, args.encoding)
+        self._write(files, real, args.path, data, file, args.encoding)
         return f"ok; {_count(file.line_count, 'line')}"
+
+    def _undo(self, args: EditArgs, files: Files) -> str:
+        real = files.resolve(args.path)
+        step = self._history.last((str(files.root), real))
+        if step is None:
+            raise _EditError(f"there is no change of {args.path} by this tool to undo; edit it instead.")
+        if _digest(_read(files, args.path)) != step.after:
+            raise _EditError(
+                f"{args.path} has changed on disk since its last edit, so that cannot be undone; "
+                "view it, then edit."
+            )
+        if step.before is None:
+            files.remove(real)
+            self._seen.pop(step.file, None)
+        else:
+            files.write_bytes(real, step.before)
+            known = self._seen.get(step.file)
+            self._remember(files, real, step.before, known.encoding if known else None)
+        self._history.remove(step)
+        return "ok; the file is gone" if step.before is None else "ok; as before the last edit"
 
     def _refuse_stale(self, files: Files, real: Path, data: bytes, path: str) -> None:
         seen = self._seen.get((str(files.root), real))
         if seen is not None and seen.digest != _digest(data):
             raise _EditError(f"{path} has changed on disk since you last saw it; view it again, then edit.")
 
-    def _write(self, files: Files, real: Path, path: str, file: TextFile, encoding: str | None) -> None:
+    def _write(
+        self,
+        files: Files,
+        real: Path,
+        path: str,
+        before: bytes | None,
+        file: TextFile,
+        encoding: str | None,
+    ) -> None:
         try:
             data = file.encode()
         except NotText as error:
@@ -169,6 +241,7 @@ class EditTool:
                 f"`encoding` is {encoding!r}, which is no encoding; name one such as gbk."
             ) from None
         files.write_bytes(real, data)
+        self._history.add(Step((str(files.root), real), before, _digest(data)))
         self._remember(files, real, data, encoding)
 
     def _remember(self, files: Files, real: Path, data: bytes, encoding: str | None) -> None:
@@ -249,21 +322,31 @@ def _notes(file: TextFile) -> list[str]:
 
 
 def _replace(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
-    assert args.old_text is not None
-    assert args.new_text is not None
-    old, new = _lf(args.old_text), _lf(args.new_text)
+    """All replacements in order, each on what the ones before have made of the file."""
+    if args.edits is None:
+        return _replace_one(args.replacements[0], args.path, file, "`old_text`")
+    for number, replacement in enumerate(args.replacements, 1):
+        try:
+            file, _ = _replace_one(replacement, args.path, file, f"the `old_text` of edit {number}")
+        except _EditError as error:
+            raise _EditError(f"nothing was changed: {error}") from None
+    return file, f"ok; {_count(len(args.edits), 'edit')}"
+
+
+def _replace_one(change: Replacement, path: str, file: TextFile, what: str) -> tuple[TextFile, str]:
+    old, new = _lf(change.old_text), _lf(change.new_text)
     starts = []
     at = file.lf.find(old)
     while at >= 0:
         starts.append(at)
         at = file.lf.find(old, at + len(old))
     if not starts:
-        raise _EditError(f"`old_text` is not in {args.path}: {explain_miss(file.lf, old)}")
+        raise _EditError(f"{what} is not in {path}: {explain_miss(file.lf, old)}")
     lines = [file.line_at(start) for start in starts]
     places = ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
-    if len(starts) > 1 and not args.replace_all:
+    if len(starts) > 1 and not change.replace_all:
         raise _EditError(
-            f"`old_text` is {len(starts)} times in {args.path}, at lines {places}; "
+            f"{what} is {len(starts)} times in {path}, at lines {places}; "
             "add lines around it, or set `replace_all`."
         )
     changed = file.spliced([(start, start + len(old), new) for start in starts])

@@ -22,15 +22,27 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+# First bytes that no text has, and those that a text may begin with: these count only where it is no text.
 _MAGIC = (
     (b"\x89PNG\r\n", "a PNG picture"),
     (b"\xff\xd8\xff", "a JPEG picture"),
-    (b"GIF8", "a GIF picture"),
     (b"%PDF-", "a PDF document"),
     (b"PK\x03\x04", "a ZIP archive or office document"),
     (b"\x7fELF", "a program"),
     (b"\x1f\x8b", "gzip data"),
+    (b"\xfd7zXZ\0", "xz data"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard data"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+    (b"\0asm", "a WebAssembly module"),
     (b"SQLite format 3\0", "an SQLite database"),
+)
+_WORDS = (
+    (b"GIF8", "a GIF picture"),
+    (b"RIFF", "a WebP picture, sound or film"),
+    (b"BM", "a BMP picture"),
+    (b"BZh", "bzip2 data"),
+    (b"OggS", "sound or film"),
+    (b"ID3", "sound"),
 )
 _DECLARED = re.compile(rb"(?:coding[:=]|charset=|encoding=)\s*[\"']?([-\w.]+)")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -65,9 +77,8 @@ class TextFile:
                 return _decoded(data[len(bom) :], name, bom)
         if encoding is not None:
             return _decoded(data, encoding)
-        for magic, kind in _MAGIC:
-            if data.startswith(magic):
-                raise NotText(f"is {kind} of {len(data)} bytes, not text; use a program that reads it")
+        if data.startswith(tuple(magic for magic, _ in _MAGIC)):
+            raise _binary(data, _MAGIC, "")
         if b"\0" in data:
             return _decoded_utf16(data)
         try:
@@ -140,6 +151,11 @@ class TextFile:
         return "\r\n" if at > 0 and self.text[at - 1] == "\r" else "\n"
 
 
+def _binary(data: bytes, kinds: Sequence[tuple[bytes, str]], else_kind: str) -> NotText:
+    kind = next((name for magic, name in kinds if data.startswith(magic)), else_kind)
+    return NotText(f"is {kind} of {len(data)} bytes, not text; use a program that reads it")
+
+
 def _trimmed(lf: str, start: int, end: int, new: str) -> tuple[int, int, str]:
     """The same change without what old and new have in common at their ends."""
     old = lf[start:end]
@@ -182,7 +198,7 @@ def _decoded_utf16(data: bytes) -> TextFile:
                 continue
             if not _CONTROLS.search(found.text):
                 return found
-    raise NotText(f"is binary data of {len(data)} bytes, not text; use a program that reads it")
+    raise _binary(data, _WORDS, "binary data")
 
 
 def _decoded_legacy(data: bytes) -> TextFile:
@@ -197,4 +213,4 @@ def _decoded_legacy(data: bytes) -> TextFile:
             break
         guessed = declared is None or name != declared[1].decode()
         return TextFile(found.text, found.encoding, b"", guessed)
-    raise NotText(f"is binary data of {len(data)} bytes, not text; use a program that reads it")
+    raise _binary(data, _WORDS, "binary data")
