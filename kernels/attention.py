@@ -12,7 +12,6 @@ D head width, K kept blocks.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -20,6 +19,7 @@ import triton
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.card import card_of
 from pilotfish.kernels.kv_outer import KVOuterTiles, kv_outer
 from pilotfish.kernels.query_outer import QueryOuterTiles, query_outer
 from pilotfish.kernels.reverse_index import lists_per_group
@@ -31,8 +31,8 @@ FP8 = torch.float8_e4m3fn
 # Where the two walks meet, measured on an H200 with 64 query heads in 4 groups, random choices.
 KV_OUTER_TOKENS = 192
 """Fewer tokens never pay for turning the selection round."""
-KV_OUTER_CHOICES = 2
-"""Choices per block of keys from which on walking the key blocks is faster."""
+KV_OUTER_CHOICES = 3
+"""Choices per block of keys from which on walking the key blocks is faster: at 2 it lost, at 8 it won."""
 KV_OUTER_VALUES = 128 * 64
 """Values in a block's keys from which on it is: smaller blocks come cheap from the L2 cache each time."""
 
@@ -86,7 +86,8 @@ def choose_tiles(
     """The faster kernel for a shape and its cut."""
     T, _, D = q_THD.shape
     G, K = ids_TGK.shape[1:]
-    cores, overlap = _card(q_THD.device)
+    card = card_of(q_THD.device)
+    cores, overlap = card.cores, card.capability >= (9, 0)
     programs = T * G
     if q_THD.dtype == torch.float32:
         # No matrix unit keeps fp32's precision; small tiles keep the plain multiplications in registers.
@@ -99,8 +100,10 @@ def choose_tiles(
         return KVOuterTiles(piece=min(max(piece, 16), 256))
     splits = _splits(programs, K, cores)
     if splits == K:  # one step each: nothing to fetch ahead
+        if 2 * splits * programs <= cores:
+            return QueryOuterTiles(keys=64, splits=2 * splits, stages=1, overlap=overlap)
         return QueryOuterTiles(keys=128, splits=splits, stages=1, overlap=overlap)
-    if splits == 1 and programs <= 4 * cores:
+    if splits == 1 and programs <= 4 * cores and batch.max_queries > 1:  # queries that share their keys
         return QueryOuterTiles(keys=128, warps=8, stages=2)
     return QueryOuterTiles(keys=64, splits=splits, overlap=overlap)
 
@@ -110,15 +113,6 @@ def _splits(programs: int, kept: int, cores: int) -> int:
     if programs >= cores:
         return 1
     return min(triton.next_power_of_2(triton.cdiv(2 * cores, programs)), triton.next_power_of_2(kept))
-
-
-@functools.cache
-def _card(device: torch.device) -> tuple[int, bool]:
-    """Multiprocessors of a card, and whether a kernel can start before the one in front of it has ended."""
-    if device.type != "cuda":
-        return 2, False
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.major >= 9
 
 
 def _check(
@@ -180,7 +174,7 @@ def _check_device(device: torch.device, key_type: torch.dtype) -> None:
         return
     if device.type != "cuda":
         raise ValueError(f"q is on {device}: a CUDA device is accepted")
-    major, minor = torch.cuda.get_device_capability(device)
+    major, minor = card_of(device).capability
     if key_type == FP8 and (major, minor) < (8, 9):
         raise ValueError(
             f"k is {FP8} on {torch.cuda.get_device_name(device)}, of compute capability {major}.{minor}:"

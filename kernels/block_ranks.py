@@ -21,10 +21,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from pilotfish.kernels import whole_ranks
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.card import Card
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
@@ -55,8 +55,6 @@ class ScoreTiles:
     """Whether the keys are the matrix instruction's first operand."""
     held: int = 1
     """Ranks of a row that are written at a time where a step is one block: 8 fill a sector of memory."""
-    bulk: bool = False
-    """Whether the bulk copy engine fetches the keys (Hopper and newer), where it can."""
     overlap: bool = False
     """Whether `whole_ranks.py` does the lanes that it takes (Hopper)."""
     early: bool = False
@@ -64,9 +62,9 @@ class ScoreTiles:
 
 
 def score_tiles(
-    rows: int, blocks: int, sequences: int, block: int, dtype: torch.dtype, cores: int
+    rows: int, blocks: int, sequences: int, block: int, dtype: torch.dtype, card: Card
 ) -> ScoreTiles:
-    """The cut for sequences of at most `rows` rows and `blocks` blocks on `cores` multiprocessors."""
+    """The cut for sequences of at most `rows` rows and `blocks` blocks: what an H200 was fastest with."""
     short = dtype.itemsize == 1  # one more tile of these under way costs little
     # Ranks written four at a time: 5 % faster in 16 bits; fp8 is faster without.
     held = 4 if dtype.itemsize == 2 and block == STEP_KEYS and rows > 64 else 1
@@ -81,12 +79,15 @@ def score_tiles(
     # keys, at least four.
     step = STEP_KEYS // block
     steps = triton.cdiv(blocks, step) * sequences * triton.cdiv(rows, tile)
-    slots = 2 * cores
+    slots = 2 * card.cores
     waves = triton.cdiv(steps * step, slots * LONGEST_SPAN)
     if not keys_first and steps > 8 * slots:
         waves = max(4, waves)
     span = triton.cdiv(steps, slots * waves) * step
-    return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held)
+    # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
+    early = keys_first and card.capability >= (9, 0)
+    overlap = tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
+    return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held, overlap, early)
 
 
 @dataclass(frozen=True)
@@ -150,31 +151,23 @@ def _page(page, page_count):
 def _score_step(
     q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
     ROWS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr,
-    KEYS_FIRST: tl.constexpr, BULK: tl.constexpr, WHOLE: tl.constexpr,
+    KEYS_FIRST: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Ranks [R, C] of the blocks of a step, c and on; WHOLE: every row sees every one of their keys."""
     within_N = tl.arange(0, KEYS)
     n_N = c * BLOCK + within_N
-    if BULK:
-        if pages_s is None:
-            k_ND = k.load([start + c * BLOCK, 0])
-        else:
-            k_ND = tl.reshape(k.load([_page(tl.load(pages_s + c), page_count), 0, 0]), (KEYS, D))
-        if INTERPRET:
-            k_ND = k_ND.to(tl.float32)
+    if pages_s is None:
+        k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
     else:
-        if pages_s is None:
-            k_N = k + (start + c * BLOCK).to(tl.int64) * k_stride_n + within_N * k_stride_n
+        # One page a step is a number, several are a vector: the number makes cheaper addresses.
+        if KEYS == BLOCK:
+            page = tl.load(pages_s + c)
         else:
-            # One page a step is a number, several are a vector: the number makes cheaper addresses.
-            if KEYS == BLOCK:
-                page = tl.load(pages_s + c)
-            else:
-                page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
-            page = _page(page, page_count).to(tl.int64)
-            k_N = k + page * k_stride_p + within_N % BLOCK * k_stride_n
-        there_N1 = None if WHOLE else (n_N < length)[:, None]
-        k_ND = None if q_RD is None else _rows(k_N, there_N1, D)
+            page = tl.load(pages_s + n_N // BLOCK, mask=n_N < length, other=0)
+        page = _page(page, page_count).to(tl.int64)
+        k_N = k + page * k_stride_p + within_N % BLOCK * k_stride_n
+    there_N1 = None if WHOLE else (n_N < length)[:, None]
+    k_ND = None if q_RD is None else _rows(k_N, there_N1, D)
 
     if KEYS_FIRST:
         x_NR = tl.dot(k_ND, tl.trans(q_RD), input_precision="ieee")
@@ -226,7 +219,7 @@ def _block_ranks(
     q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride, lanes_stride,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KEYS_FIRST: tl.constexpr, STAGES: tl.constexpr,
-    HELD: tl.constexpr, BULK: tl.constexpr, EARLY: tl.constexpr, REST: tl.constexpr,
+    HELD: tl.constexpr, EARLY: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     """One program: ROWS rows of one sequence, of tokens first..first + tokens, against `span` blocks.
 
@@ -275,7 +268,7 @@ def _block_ranks(
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
-            ROWS, D, BLOCK, KEYS, KEYS_FIRST, BULK, True,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, True,
         )  # fmt: skip
         held_R8, best_R, at_R = _keep_step(
             rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
@@ -283,7 +276,7 @@ def _block_ranks(
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
-            ROWS, D, BLOCK, KEYS, KEYS_FIRST, BULK, False,
+            ROWS, D, BLOCK, KEYS, KEYS_FIRST, False,
         )  # fmt: skip
         held_R8, best_R, at_R = _keep_step(
             rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
@@ -291,17 +284,6 @@ def _block_ranks(
     lanes_R = row_R * lanes_stride + lane
     tl.store(lane_ranks + lanes_R, best_R, mask=known_R)
     tl.store(lane_ids + lanes_R, at_R, mask=known_R)
-
-
-def _bulk_can_fetch(k: Tensor, page: int | None) -> bool:
-    """Whether the bulk copy engine takes these addresses, and a step is one page where keys lie in pages."""
-    bytes_apart = [stride * k.element_size() for stride in k.stride()[:-1]]
-    return (
-        k.dtype != torch.float32
-        and k.data_ptr() % 16 == 0
-        and all(apart > 0 and apart % 16 == 0 for apart in bytes_apart)
-        and (page is None or page == k.shape[1])
-    )
 
 
 def launch_block_ranks(
@@ -334,11 +316,8 @@ def launch_block_ranks(
         whole_ranks.launch_whole_ranks(
             q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, ranks.at_RL, first, tokens, tiles.span
         )
-    bulk = tiles.bulk and _bulk_can_fetch(k, tiles.keys if paged else None)
-    tile = [1, tiles.keys, D] if paged else [tiles.keys, D]
     _block_ranks[grid](
-        q_TGD, TensorDescriptor.from_tensor(k, tile) if bulk else k,
-        ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
+        q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
         first, tokens, tiles.span, batch.max_keys, 2**31 - 1 if paged else k.shape[0], k.shape[0],
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),
@@ -346,5 +325,5 @@ def launch_block_ranks(
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
         STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
-        BULK=bulk, EARLY=tiles.early and not INTERPRET.value, REST=rest, num_warps=tiles.warps,
+        EARLY=tiles.early and not INTERPRET.value, REST=rest, num_warps=tiles.warps,
     )  # fmt: skip

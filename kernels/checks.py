@@ -7,13 +7,13 @@ twins, which take any width, and fp64.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.card import card_of
 
 BLOCKS, MOST_KEPT, MOST_HEADS = (32, 64, 128), 32, 16
 
@@ -92,8 +92,8 @@ def check_loss(
         raise ValueError(f"q is {D} and qi {qi.shape[2]} wide: 64 or 128 is accepted")
     _check_place("q", q=q, k=k, qi=qi, ki=ki, **({} if lse is None else {"lse": lse}))
     _check_factors(scale=scale, index_scale=index_scale)
-    if q.is_cuda and _capability(q.device) < (8, 0):
-        major, minor = _capability(q.device)
+    if q.is_cuda and card_of(q.device).capability < (8, 0):
+        major, minor = card_of(q.device).capability
         raise ValueError(f"q is on a card of compute capability {major}.{minor}: 8.0 and later are accepted")
     batch.check(T, k, 1, "k")
 
@@ -109,11 +109,6 @@ def check_ids(ids: Tensor, qi: Tensor, block: int) -> None:
     if ids.numel() and ids.stride(-1) != 1:
         raise ValueError(f"ids has strides {ids.stride()}: a contiguous last dimension is accepted")
     _check_block(block)
-
-
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
 
 
 def _check_block(block: int) -> None:

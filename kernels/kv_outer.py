@@ -36,8 +36,7 @@ class KVOuterTiles:
     """How the pass is cut up.
 
     rows: (query, head) pairs in a tile. piece: queries of one program at most. tokens: queries whose slots
-    are held at a time. merge_heads: heads that one program of the merge takes. hints: tell the L2 cache what
-    comes again. late: store the results of a tile under the next tile's first product.
+    are held at a time. merge_heads: heads that one program of the merge takes.
     """
 
     rows: int = 64
@@ -45,8 +44,6 @@ class KVOuterTiles:
     warps: int = 4
     tokens: int = 8192
     merge_heads: int = 4
-    hints: bool = True
-    late: bool = False
 
 
 def kv_outer(
@@ -83,8 +80,7 @@ def kv_outer(
             scale * LOG2E, 0 if batch.pages is not None else k.shape[0],
             CHOICES=G * K, HEADS=heads, PADDED=padded, D=D, BLOCK=block, ROWS=rows,
             PIECE=triton.next_power_of_2(tiles.piece), FIELDS=FIELDS,
-            PAGED=batch.pages is not None, HINTS=tiles.hints, LATE=tiles.late,
-            INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=1,
+            PAGED=batch.pages is not None, INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=1,
         )  # fmt: skip
         done = part.stop - first
         merge(
@@ -99,7 +95,7 @@ def _attend_blocks(
     q_t, q_h, k_p, k_n, k_g, v_p, v_n, v_g, scale, available,
     CHOICES: tl.constexpr, HEADS: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, FIELDS: tl.constexpr, PAGED: tl.constexpr,
-    HINTS: tl.constexpr, LATE: tl.constexpr, INTERPRET: tl.constexpr,
+    INTERPRET: tl.constexpr,
 ):  # fmt: skip
     """One piece: every query of it against one block of keys. scale is that of base-2 exponentials."""
     fields = pieces + tl.program_id(0) * FIELDS
@@ -113,9 +109,6 @@ def _attend_blocks(
     row, key, column = tl.arange(0, ROWS), tl.arange(0, BLOCK), tl.arange(0, D)
     lane, member = row % PADDED, row // PADDED
     STEP: tl.constexpr = ROWS // PADDED
-    # Of a group, queries come again and fit the L2 cache; keys, values and results pass through it once.
-    ONCE: tl.constexpr = "evict_first" if HINTS else ""
-    AGAIN: tl.constexpr = "evict_last" if HINTS else ""
 
     # All that the first tile needs is asked for before any of it is waited for. From then on, what the next
     # tile needs is fetched while this one is computed: its queries, and the entries of the one after.
@@ -135,12 +128,12 @@ def _attend_blocks(
         there = (place + key < available)[:, None]
     k_at = k + g * k_g + key[:, None] * k_n + column[None, :]
     v_at = v + g * v_g + key[:, None] * v_n + column[None, :]
-    k_BD = tl.load(k_at, mask=there, other=0.0, eviction_policy=ONCE)
-    v_BD = tl.load(v_at, mask=there, other=0.0, eviction_policy=ONCE)
+    k_BD = tl.load(k_at, mask=there, other=0.0)
+    v_BD = tl.load(v_at, mask=there, other=0.0)
     token = (entry // CHOICES).to(tl.int64)[:, None]
     live = (member < count) & (lane < HEADS)
     q += (g * HEADS + lane)[:, None] * q_h + column[None, :]
-    q_MD = tl.load(q + token * q_t, mask=live[:, None], other=0.0, eviction_policy=AGAIN)
+    q_MD = tl.load(q + token * q_t, mask=live[:, None], other=0.0)
 
     if INTERPRET:
         k_BD, v_BD = k_BD.to(tl.float32), v_BD.to(tl.float32)
@@ -153,39 +146,24 @@ def _attend_blocks(
         seen = (key < most)[:, None]
         k_BD = tl.where(seen, k_BD, tl.zeros_like(k_BD))
         v_BD = tl.where(seen, v_BD, tl.zeros_like(v_BD))
-    if LATE:
-        done_MD = tl.zeros([ROWS, D], partial.dtype.element_ty)
-        done_log, done_slot, done_live = tl.zeros([ROWS], tl.float32), entry.to(tl.int64), lane < 0
     for start in range(0, count, STEP):
         token = (next_entry // CHOICES).to(tl.int64)[:, None]
         next_live = (start + STEP + member < count) & (lane < HEADS)
-        next_q_MD = tl.load(q + token * q_t, mask=next_live[:, None], other=0.0, eviction_policy=AGAIN)
+        next_q_MD = tl.load(q + token * q_t, mask=next_live[:, None], other=0.0)
         later = start + 2 * STEP + member
         later_entry = tl.load(entries + later, mask=later < count, other=0)
         later_limit = tl.load(limits + later, mask=later < count, other=1)
 
         s_MB = tl.dot(q_MD.to(k_BD.dtype), tl.trans(k_BD), input_precision="ieee")
-        if LATE:
-            at = done_slot[:, None] * D + column[None, :]
-            tl.store(partial + at, done_MD, mask=done_live[:, None], eviction_policy=ONCE)
-            tl.store(partial_lse + done_slot, done_log, mask=done_live)
         s_MB = tl.where(key[None, :] < limit[:, None], s_MB, float("-inf"))
         top = tl.max(s_MB, 1) * scale
         p_MB = tl.exp2(s_MB * scale - top[:, None])
         total = tl.sum(p_MB, 1)
         o_MD = tl.dot(p_MB.to(v_BD.dtype), v_BD, input_precision="ieee") * (1.0 / total)[:, None]
         slot = entry.to(tl.int64) * HEADS + lane
-        if LATE:
-            done_MD, done_log, done_slot, done_live = o_MD.to(done_MD.dtype), top + tl.log2(total), slot, live
-        else:
-            at = slot[:, None] * D + column[None, :]
-            result = o_MD.to(partial.dtype.element_ty)
-            tl.store(partial + at, result, mask=live[:, None], eviction_policy=ONCE)
-            tl.store(partial_lse + slot, top + tl.log2(total), mask=live)
+        at = slot[:, None] * D + column[None, :]
+        tl.store(partial + at, o_MD.to(partial.dtype.element_ty), mask=live[:, None])
+        tl.store(partial_lse + slot, top + tl.log2(total), mask=live)
 
         q_MD, entry, limit, live = next_q_MD, next_entry, next_limit, next_live
         next_entry, next_limit = later_entry, later_limit
-    if LATE:
-        at = done_slot[:, None] * D + column[None, :]
-        tl.store(partial + at, done_MD, mask=done_live[:, None], eviction_policy=ONCE)
-        tl.store(partial_lse + done_slot, done_log, mask=done_live)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pilotfish.kernels import ops, reference
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.card import card_of
 
 
 def selected_attention(
@@ -64,5 +65,5 @@ def has_kernels(q_BHTD: Tensor, k_BGND: Tensor, qi_BGTI: Tensor, block: int, top
         and block in (32, 64, 128)
         and 1 <= topk <= 32
         and heads // k_BGND.shape[1] <= 16
-        and torch.cuda.get_device_capability(q_BHTD.device) >= (8, 0)
+        and card_of(q_BHTD.device).capability >= (8, 0)
     )

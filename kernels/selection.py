@@ -9,14 +9,13 @@ K kept blocks.
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.block_ranks import Ranks, ScoreTiles, launch_block_ranks, score_tiles
+from pilotfish.kernels.card import card_of
 from pilotfish.kernels.top_blocks import launch_top_blocks
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
@@ -69,7 +68,7 @@ def select_blocks(
     C = max(1, triton.cdiv(batch.max_keys, block))
     piece = min(T, max(1, rank_bytes // (4 * G * C)))
     rows = max(1, min(batch.max_queries, piece)) * G
-    tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, _cores(ki.device))
+    tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, card_of(ki.device))
     ranks = Ranks.empty(piece * G, C, tiles.span, ki.device)
     keys = None if batch.pages is not None else ki.shape[0]
     with torch.cuda.device_of(ki):  # kernels start on the current device, which may be another one
@@ -119,19 +118,9 @@ def _check_device(device: torch.device, dtype: torch.dtype) -> None:
         raise ValueError(
             f"ki is on {device}: a CUDA device is accepted (kernels.plain_selection works anywhere)"
         )
-    have, need = _capability(device), (8, 9) if dtype == torch.float8_e4m3fn else (8, 0)
+    have, need = card_of(device).capability, (8, 9) if dtype == torch.float8_e4m3fn else (8, 0)
     if have < need:
         raise ValueError(
             f"ki is {dtype} on a card of compute capability {have[0]}.{have[1]}: {need[0]}.{need[1]} or newer"
             " is accepted"
         )
-
-
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
-
-
-@functools.cache
-def _cores(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -26,18 +26,11 @@ TOLERANCES = {FP32: 1e-5, FP16: 2e-3, BF16: 1e-2}
 WALKS = {
     "key blocks": KVOuterTiles(),
     "key blocks, small cuts": KVOuterTiles(rows=32, piece=8, tokens=32),
-    "key blocks, late": KVOuterTiles(late=True),
     "queries": QueryOuterTiles(),
     "queries, split": QueryOuterTiles(keys=32, splits=3),
 }
 BOTH_WALKS = ["key blocks", "queries, split"]
-TOKENS = {
-    "key blocks": 9,
-    "key blocks, late": 9,
-    "key blocks, small cuts": 7,
-    "queries": 3,
-    "queries, split": 3,
-}
+TOKENS = {"key blocks": 9, "key blocks, small cuts": 7, "queries": 3, "queries, split": 3}
 """The interpreter takes long over many programs."""
 
 

@@ -36,27 +36,6 @@ def _select(
     select_blocks(qi, torch.empty(keys, width, dtype=dtype), batch, block=block, topk=16)
 
 
-def _select_in_bulk(queries: int, keys: int, dtype: torch.dtype) -> None:
-    from pilotfish.kernels.batch import Batch
-    from pilotfish.kernels.block_ranks import ScoreTiles
-    from pilotfish.kernels.selection import select_blocks
-
-    tiles = ScoreTiles(16, 128, 32, warps=4, stages=3, keys_first=True, bulk=True, early=True)
-    qi = torch.empty(queries, 4, 128, dtype=dtype)
-    ki, batch = torch.empty(keys, 128, dtype=dtype), Batch.single(queries, keys, "cpu")
-    select_blocks(qi, ki, batch, block=128, topk=16, tiles=tiles)
-
-
-def _select_overlapped(queries: int, keys: int, dtype: torch.dtype) -> None:
-    from pilotfish.kernels.batch import Batch
-    from pilotfish.kernels.block_ranks import ScoreTiles
-    from pilotfish.kernels.selection import select_blocks
-
-    tiles = ScoreTiles(128, 128, 32, warps=4, stages=2, keys_first=False, overlap=True)
-    qi, ki = torch.empty(queries, 4, 128, dtype=dtype), torch.empty(keys, 128, dtype=dtype)
-    select_blocks(qi, ki, Batch.single(queries, keys, "cpu"), block=128, topk=16, tiles=tiles)
-
-
 def _select_paged(queries: int, keys: int, dtype: torch.dtype) -> None:
     from pilotfish.kernels.batch import Batch
     from pilotfish.kernels.selection import select_blocks
@@ -79,12 +58,10 @@ def _attend(
     kept: int = 16,
     paged: bool = False,
     key_dtype: torch.dtype | None = None,
-    overlap: bool = False,
     sequences: int = 1,
 ) -> None:
     from pilotfish.kernels.attention import sparse_attention
     from pilotfish.kernels.batch import Batch
-    from pilotfish.kernels.query_outer import QueryOuterTiles
 
     tokens, blocks = queries * sequences, keys // block * sequences
     q = torch.empty(tokens, heads, width, dtype=dtype)
@@ -96,8 +73,7 @@ def _attend(
         batch = Batch.single(queries, keys, "cpu")
     else:
         batch = Batch.packed([queries] * sequences, [keys] * sequences, "cpu", pages)
-    tiles = QueryOuterTiles(splits=32, overlap=True) if overlap else None
-    sparse_attention(q, k, k, ids, batch, block=block, scale=1.0, tiles=tiles)
+    sparse_attention(q, k, k, ids, batch, block=block, scale=1.0)
 
 
 BY_BLOCKS = {
@@ -146,9 +122,12 @@ MAY_SPILL = {"_losses": 512, "_dense_losses": 512, "_pieces": 64, "_attend_block
 CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "select a chunk at 1M": (
         lambda: _select(8192, 1 << 20, BF16),
-        {"_block_ranks": True, "_top_blocks": False},
+        {"_whole_ranks": True, "_block_ranks": True, "_top_blocks": False},
     ),
-    "select a chunk at 1M, fp8": (lambda: _select(8192, 1 << 20, FP8), {"_block_ranks": True}),
+    "select a chunk at 1M, fp8": (
+        lambda: _select(8192, 1 << 20, FP8),
+        {"_whole_ranks": True, "_block_ranks": True},
+    ),
     "select for a clip": (lambda: _select(256, 65536, FP16), {"_block_ranks": True}),
     "select for one token": (
         lambda: _select(1, 1 << 20, BF16),
@@ -156,18 +135,6 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     ),
     "select for one token, fp8": (lambda: _select(1, 1 << 20, FP8), {"_block_ranks": True}),
     "select in pages": (lambda: _select_paged(4, 65536, BF16), {"_block_ranks": True}),
-    "select by bulk copies, early": (
-        lambda: _select_in_bulk(4, 1 << 20, BF16),
-        {"_block_ranks": True, "_top_blocks": False},
-    ),
-    "select with overlap": (
-        lambda: _select_overlapped(8192, 1 << 20, BF16),
-        {"_whole_ranks": True, "_block_ranks": True},
-    ),
-    "select with overlap, fp8": (
-        lambda: _select_overlapped(8192, 1 << 20, FP8),
-        {"_whole_ranks": True, "_block_ranks": True},
-    ),
     "select for nano": (
         lambda: _select(4096, 4096, BF16, groups=2, width=64, block=32),
         {"_block_ranks": True, "_top_blocks": False},
@@ -195,16 +162,17 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     "attend, fp32": (lambda: _attend(4096, 4096, FP32), BY_QUERIES),
     "attend for a few": (lambda: _attend(32, 1 << 17, BF16), BY_QUERIES),
     "attend for many": (lambda: _attend(512, 2048, BF16, sequences=5), BY_BLOCKS),
-    "attend for one token of many": (
-        lambda: _attend(1, 8192, BF16, sequences=33, paged=True, overlap=True),
+    "attend for one token each": (
+        lambda: _attend(1, 8192, BF16, sequences=16, paged=True),
         BY_QUERIES | {"_merge": False},
     ),
+    "attend for one token of many": (lambda: _attend(1, 8192, BF16, sequences=64, paged=True), BY_QUERIES),
     "attend for one token": (
-        lambda: _attend(1, 1 << 20, BF16, overlap=True),
+        lambda: _attend(1, 1 << 20, BF16),
         BY_QUERIES | {"_merge": False},
     ),
     "attend for one token in pages, fp8": (
-        lambda: _attend(1, 1 << 20, BF16, paged=True, key_dtype=FP8, overlap=True),
+        lambda: _attend(1, 1 << 20, BF16, paged=True, key_dtype=FP8),
         BY_QUERIES | {"_merge": False},
     ),
     "single tokens": (_compare, {"_token_scores": True, "_token_attention": False}),
@@ -259,6 +227,8 @@ def main() -> None:
     import triton
     from triton.runtime.jit import JITFunction
 
+    from pilotfish.kernels import card
+
     triton.runtime.driver.set_active(_CompileOnly())
     found: dict[str, dict[str, Any]] = {}
     launch = JITFunction.run
@@ -276,8 +246,10 @@ def main() -> None:
 
     JITFunction.run = only_compile
     _import_kernels()
-    # Host functions take tensors of the CPU where the interpreter runs; the kernels are imported without it.
+    # Kernels are cut for an H200. Host functions take tensors of the CPU where the interpreter runs; the
+    # kernels are imported without it.
     triton.knobs.runtime.interpret = True
+    card.NO_CARD = card.Card(cores=132, capability=(9, 0))
     report = {}
     for case, (call, _) in CASES.items():
         found = {}

@@ -14,6 +14,7 @@ from torch import Tensor
 from pilotfish.kernels import plain_selection as plain
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.block_ranks import ScoreTiles, score_tiles
+from pilotfish.kernels.card import Card
 from pilotfish.kernels.selection import select_blocks
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -81,8 +82,7 @@ def test_equals_the_twin_in_every_type(
     _check(qi, ki, Batch.single(queries, 700, device), block=32, topk=4)
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
+def test_the_cut_changes_nothing(device: torch.device) -> None:
     """Keys in front or rows, wide tiles and narrow ones, long lanes and short, packed and in pages."""
     qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((2, 1, 64), (1536, 64)))
     batch = Batch.single(2, 1500, device)
@@ -90,7 +90,7 @@ def test_the_cut_changes_nothing(device: torch.device, bulk: bool) -> None:
     paged, pool = Batch.packed([2], [1500], device, pages), ki.view(12, 128, 64).flip(0)
     wanted = select_blocks(qi, ki, batch, block=128, topk=3)
     for rows, span, keys_first in ((64, 1, True), (16, 3, True), (64, 2, False), (128, 64, False)):
-        tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first, bulk=bulk)
+        tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first)
         assert torch.equal(select_blocks(qi, ki, batch, block=128, topk=3, tiles=tiles), wanted)
         assert torch.equal(select_blocks(qi, pool, paged, block=128, topk=3, tiles=tiles), wanted)
 
@@ -99,19 +99,18 @@ def test_every_shape_has_a_cut() -> None:
     """Whole steps, lanes that one warp can take in, and programs that fill the card if there is the work."""
     for _ in range(1000):
         rows, blocks, sequences = (int(2 ** (limit * random.random())) for limit in (17, 17, 10))
-        block, dtype, cores = (
-            random.choice([32, 64, 128]),
-            random.choice(list(FLOATS)),
-            random.randint(1, 160),
-        )
-        cut = score_tiles(rows, blocks, sequences, block, dtype, cores)
+        block, dtype = random.choice([32, 64, 128]), random.choice(list(FLOATS))
+        card = Card(random.randint(1, 160), random.choice([(8, 0), (8, 9), (9, 0), (10, 0)]))
+        cut = score_tiles(rows, blocks, sequences, block, dtype, card)
         assert cut.keys % block == 0
         assert cut.span % (cut.keys // block) == 0
         assert 1 <= cut.span <= 64
         assert blocks / cut.span <= 4096
         steps = -(-blocks * block // cut.keys) * -(-rows // cut.rows) * sequences
         programs = -(-blocks // cut.span) * -(-rows // cut.rows) * sequences
-        assert programs > min(steps, 2 * cores) // 2
+        assert programs > min(steps, 2 * card.cores) // 2
+        assert not cut.overlap or card.capability == (9, 0)
+        assert not cut.early or card.capability >= (9, 0)
 
 
 @pytest.mark.parametrize(("block", "width", "topk"), [(32, 128, 1), (64, 32, 3), (128, 64, 16), (32, 64, 32)])
