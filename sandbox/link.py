@@ -161,7 +161,7 @@ class Link:
             if not data:
                 raise ValueError("closed")
             self._hear(json.loads(data))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             self._fail()
 
     def _hear(self, message: dict[str, Any]) -> None:

@@ -126,17 +126,17 @@ class Shell:
         """
         data = _typed_bytes(text) + (_KEYS[key] if key else b"")
         _check_time(timeout_s)
-        here = self._busy(session)
-        async with here.turn:
+        async with self._busy(session).turn:
+            here = self._busy(session)
             if here.finished is None:
                 await here.type(data)
             return await self._outcome(here, timeout_s)
 
     async def kill(self, session: str = MAIN) -> ShellResult:
-        """End the command that runs or waits in a session, with everything that it started."""
-        here = self._busy(session)
-        async with here.turn:
-            return _result(here, here.finished or await here.stop())
+        """End the command that waits in a session, with everything that it started."""
+        async with self._busy(session).turn:
+            here = self._busy(session)
+            return _result(here, await here.stop())
 
     def reset(self, session: str = MAIN) -> None:
         """End a session and all that runs in it; its next command starts anew in the workspace."""
@@ -158,7 +158,7 @@ class Shell:
             )
         cwd = here.cwd if here else self._workspace
         self._sessions[name] = ShellSession(
-            self._link, name, self._env, self._limits, cwd, self._bring_terminals
+            self._link, name, self._env, self._limits, self._workspace, cwd, self._bring_terminals
         )
         return self._sessions[name]
 

@@ -32,6 +32,8 @@ _BACKGROUND_BYTES = 4 * 1024
 _STOP_S = 5.0  # how long the inner side may take to end a command before its whole session is ended
 _PACKETS_AT_ONCE = 16  # before other work of the event loop gets its turn
 
+_MAX_PATH = 4096
+
 State = Literal["idle", "running", "waiting"]
 
 
@@ -96,10 +98,14 @@ class ShellSession:
         name: str,
         env: Mapping[str, str],
         limits: Mapping[str, int],
+        workspace: str,
         cwd: str,
         bring_terminal: bool = False,
     ) -> None:
-        """cwd: the folder inside where it starts. bring_terminal: open its terminal here, for it."""
+        """cwd: the folder inside where it starts; if that is gone, in the workspace.
+
+        bring_terminal: open its terminal here, for it.
+        """
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._next: asyncio.Future[Event] | None = None
@@ -113,7 +119,8 @@ class ShellSession:
         self.turn = asyncio.Lock()
         self.is_open = True
         folder = f"{env.get('TMPDIR', '/tmp')}/pilotfish-shell"
-        argv = [find_python()[0], "-I", "-S", f"/proc/self/fd/{_MODULES_FD}", str(_CONTROL_FD), name, folder]
+        argv = [find_python()[0], "-I", "-S", f"/proc/self/fd/{_MODULES_FD}"]
+        argv += [str(_CONTROL_FD), name, folder, cwd]
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         fds = {_CONTROL_FD: theirs.detach(), _MODULES_FD: bytes_fd(_modules())}
@@ -121,7 +128,7 @@ class ShellSession:
             if bring_terminal:
                 fds[_MASTER_FD], fds[_SLAVE_FD] = os.openpty()
                 argv += [str(_MASTER_FD), str(_SLAVE_FD)]
-            self._job = link.spawn(argv, env, cwd, fds, limits)
+            self._job = link.spawn(argv, env, workspace, fds, limits)
         except BaseException:
             self._socket.close()
             raise
@@ -173,7 +180,8 @@ class ShellSession:
         """
         try:
             async with asyncio.timeout(_STOP_S):
-                await self._send(b"k")
+                if self.finished is None:
+                    await self._send(b"k")
                 while not isinstance(event := await self.event(), Done):
                     pass
                 return event
@@ -241,7 +249,7 @@ class ShellSession:
                 self._hear(packet[:1], packet[1:])
             except BlockingIOError:
                 return
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 self.end()
 
     def _hear(self, kind: bytes, rest: bytes) -> None:
@@ -276,6 +284,8 @@ def _event(message: dict[str, Any]) -> Event:
             if not all(text is None or isinstance(text, str) for text in texts):
                 raise ValueError(texts)
             status, cwd = int(message["status"]), str(message["cwd"])
+            if "\0" in cwd or len(cwd) > _MAX_PATH:
+                raise ValueError(cwd)
             return Done(status, cwd, bool(message["killed"]), *texts)
         case "waiting":
             return Waiting(int(message["turn"]), str(message["program"])[:40], bool(message["hidden"]))

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import termios
+import time
 from dataclasses import dataclass
 
 _TERMINAL_FD, _REPORT_FD = 197, 199
@@ -119,7 +120,14 @@ class Bash:
         """Wait for a report, at most so long."""
         poll = select.poll()
         poll.register(self.report_fd, select.POLLIN)
-        return self.report() if poll.poll(seconds * 1000) else None
+        deadline = time.monotonic() + seconds
+        report = None
+        while report is None and (left := deadline - time.monotonic()) > 0:
+            for _, events in poll.poll(left * 1000):
+                report = self.report()
+                if report is None and not events & select.POLLIN:
+                    return None  # it has ended
+        return report
 
     def is_idle(self) -> bool:
         """Whether it sits and reads for its next command."""

@@ -1,9 +1,9 @@
 # ruff: noqa: PTH103, PTH109, PTH112, PTH115, PTH118, PTH123
 """One session of the shell, inside: a terminal, a bash on it, and everything that it started.
 
-Started as `session FD NAME FOLDER [MASTER SLAVE]`, the last two a terminal to use where none can be opened
-inside. FD is one end of a SOCK_SEQPACKET pair; the first byte of a packet says
-what it is:
+Started as `session FD NAME FOLDER CWD [MASTER SLAVE]`: FOLDER is for its files, CWD where the first command
+runs, the last two a terminal to use where none can be opened inside. FD is one end of a SOCK_SEQPACKET pair;
+the first byte of a packet says what it is:
 
     in:  r{"turn": 1, "cwd": null}\\0COMMAND     run a command; cwd, if given, is entered first
          t{"turn": 2}\\0TEXT        the bytes are typed at the terminal; none: look again who waits
@@ -96,12 +96,12 @@ class Terminal:
 class Session:
     """The loop over packets, the terminal, the ends of commands and the ends of processes."""
 
-    def __init__(self, control: socket.socket, terminal: Terminal, name: str, folder: str) -> None:
+    def __init__(self, control: socket.socket, terminal: Terminal, name: str, folder: str, cwd: str) -> None:
         self.control = control
         self.terminal = terminal
         self.log = Log(folder, name)
         self.state_file = os.path.join(folder, f"{name}.state")
-        self.home = self.cwd = os.getcwd()
+        self.home, self.cwd = os.getcwd(), cwd
         self.bash: Bash | None = None
         self.last = Report(0, "", self.home)
         self.restore: str | None = None
@@ -202,7 +202,7 @@ class Session:
             self.bash_ended(os.waitstatus_to_exitcode(os.waitpid(self.bash.pid, 0)[1]))
 
     def start_bash(self) -> None:
-        if not os.path.isdir(self.cwd):
+        if not os.path.isdir(self.cwd) or not os.access(self.cwd, os.X_OK):
             self.gone, self.cwd = self.cwd, self.home
         self.bash = Bash(self.terminal.slave, self.cwd, self.state_file, self.restore)
         self.last, self.restore = Report(0, "", self.cwd), None
@@ -417,7 +417,7 @@ def main() -> None:
     # Programs inside have the same user id; without this they could attach to this process as a debugger.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    fd, name, folder, *ends = sys.argv[1:]
+    fd, name, folder, cwd, *ends = sys.argv[1:]
     control = socket.socket(fileno=int(fd))
     terminal = Terminal((int(ends[0]), int(ends[1])) if ends else None)
     for handed in (control.fileno(), terminal.master, terminal.slave):
@@ -425,4 +425,4 @@ def main() -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     # The trusted side may go away while something is being said to it.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        Session(control, terminal, name, folder).serve()
+        Session(control, terminal, name, folder, cwd).serve()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import math
 import time
+import zipfile
 
 import pytest
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, Shell
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, Shell, shell_session
 from pilotfish.sandbox.levels import Level
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
@@ -417,3 +421,104 @@ async def test_the_other_levels_have_the_same_shell(level: Level) -> None:
         await until(box, "sleep 7002", gone=True)
         assert (await shell.run("jobs; cd /; exit 3")).output.split()[1:4] == ["Running", "sleep", "7001"]
         assert (await shell.run("pwd; echo $V")).output == "/\nkept\n"
+
+
+async def test_a_lost_shell_whose_folder_is_gone_goes_on_in_the_workspace(shell: Shell) -> None:
+    await shell.run("mkdir -p /tmp/lost && cd /tmp/lost")
+    await shell.run("kill -9 -1")
+    await shell.run("rmdir /tmp/lost", session="other")
+    result = await shell.run("pwd")
+    assert result.output == "/workspace\n"
+    assert result.note == "the folder /tmp/lost was gone, so this ran in the workspace"
+
+
+async def test_a_folder_that_may_not_be_entered_again(shell: Shell) -> None:
+    await shell.run("mkdir -p /tmp/shut && cd /tmp/shut && chmod 000 .")
+    await shell.run("kill -9 $$")
+    result = await shell.run("pwd")
+    assert result.output == "/workspace\n"
+    assert "/tmp/shut was gone" in result.note
+
+
+async def test_many_commands_leave_nothing(box: Sandbox, shell: Shell) -> None:
+    async def held() -> list[str]:
+        look = "n=(/proc/$$/fd/* /proc/[0-9]*); echo ${#n[@]}; cat /proc/{$$,$PPID}/statm"
+        return (await shell.run(look)).output.split()
+
+    await held()
+    before = await held()
+    for n in range(400):
+        await shell.run(f"v{n % 7}=$(echo {n}); true | cat")
+    after = await held()
+    assert after[0] == before[0]
+    pages = [int(after[at]) - int(before[at]) for at in (2, 9)]  # of bash and of what serves it
+    assert max(pages) < 250
+
+
+HOSTILE = """
+import socket
+s = socket.socket(fileno=4)
+s.recv(100000)
+for packet in {packets!r}:
+    s.send(packet)
+s.recv(100000)
+"""
+
+
+def done(**changes: object) -> list[bytes]:
+    event = {
+        "event": "done",
+        "status": 0,
+        "cwd": "/",
+        "killed": False,
+        "gone": None,
+        "ended": None,
+        "log": None,
+    }
+    return [b"j" + json.dumps(event | changes).encode()]
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"x"],
+        [b"j"],
+        [b"j[]"],
+        [b"j{"],
+        [b"j" + b"[" * 50_000],
+        [b"j\xff"],
+        [b'j{"event": "nothing"}'],
+        [b'j{"event": ["done"]}'],
+        [b'j{"event": "done"}'],
+        [b'j{"event": "waiting", "turn": 1, "program": "x"}'],
+        done(status=math.inf),
+        done(status="x"),
+        done(cwd="/\0"),
+        done(cwd="/" * 10_000),
+        done(gone={}),
+        [],
+    ],
+)
+async def test_an_inner_side_that_lies_ends_its_session_only(
+    box: Sandbox, shell: Shell, packets: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("__main__.py", HOSTILE.format(packets=packets))
+    with monkeypatch.context() as patch:
+        patch.setattr(shell_session, "_modules", archive.getvalue)
+        running = asyncio.ensure_future(shell.run("true", timeout_s=0.3))
+        await asyncio.sleep(0)
+    result = await running
+    assert "without its variables" in result.note
+    assert (await shell.run("echo fine")).output == "fine\n"
+
+
+async def test_words_from_inside_are_shown_safely(box: Sandbox, shell: Shell) -> None:
+    folder = "$'/tmp/\\e]0;x\\a\\nline'"
+    await shell.run(f"mkdir -p {folder}; cd {folder}; rmdir {folder}")
+    result = await shell.run("true")
+    assert result.note == "the folder /tmp/\\x1b]0;x\\x07\\nline was gone, so this ran in the workspace"
+    await shell.run("cp /bin/cat $'/tmp/\\e[31mred'")
+    asked = await shell.run("$'/tmp/\\e[31mred'")
+    assert asked.waiting == "\\x1b[31mred"
