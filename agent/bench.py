@@ -125,6 +125,8 @@ def _open(events: log.EventLog, plan: Plan, settings: Settings, *, resumed: bool
             command="bench",
             model=model_name(settings),
             attention=settings.attention,
+            sandbox_level=settings.sandbox_level,
+            on_host=settings.sandbox_level == 0,
             options=options,
         )
     )

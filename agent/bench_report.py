@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pilotfish.agent import events as log
+from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.solution import RANDOM
 from pilotfish.agent.stats import percentile, wilson
 from pilotfish.tasks.miniwob_tasks import SUITE
@@ -61,6 +62,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "suite": plan.suite,
         "model": started.model,
         "attention": started.attention,
+        "sandbox_level": started.sandbox_level,
         "limits": plan.limits,
         "tasks": rows,
         "mean_success": _mean([row["success"] for row in rows]),
@@ -133,4 +135,6 @@ def table(result: dict[str, Any]) -> str:
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * max(map(len, lines)))
     lines.insert(-1, lines[1])
+    if note := sandbox_note(result["sandbox_level"]):
+        lines.append(note)
     return "\n".join(lines)

@@ -70,6 +70,10 @@ MaxSteps = Annotated[int | None, typer.Option(help="Calls per episode. Default: 
 MaxSeconds = Annotated[float | None, typer.Option(help="Seconds per episode. Default: the task's own limit.")]
 Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
 Thinking = Annotated[str | None, typer.Option(help="enabled, disabled or adaptive.")]
+SandboxLevel = Annotated[
+    int | None,
+    typer.Option(help="3 (default), 2 (no namespaces, display or browser) or 0 (NO SANDBOX AT ALL)."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
 Run = Annotated[Path, typer.Argument(help="The folder of a run, such as runs/20261129-120000-ab12cd.")]
 
@@ -212,6 +216,7 @@ def run(
     max_seconds: MaxSeconds = None,
     temperature: Temperature = None,
     thinking: Thinking = None,
+    sandbox_level: SandboxLevel = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -245,6 +250,7 @@ def run(
         max_seconds=max_seconds,
         temperature=temperature,
         thinking=thinking,
+        sandbox_level=sandbox_level,
         yes=yes or None,
     )
     target = Target(

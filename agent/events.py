@@ -88,6 +88,8 @@ class RunStarted(Record):
     attention: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
     """What `resume` needs to go on: the command's own arguments."""
+    sandbox_level: int = 3
+    """What stood around the sandbox, as in docs/sandbox.md."""
     on_host: bool = False
     """Whether the run was allowed to act outside of a sandbox."""
 

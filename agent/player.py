@@ -109,7 +109,7 @@ class Player:
         return outcome
 
     async def _box_for(self, job: Job) -> Sandbox:
-        spec = job.environment.sandbox_spec()
+        spec = replace(job.environment.sandbox_spec(), level=self._settings.sandbox_level)
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
         if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):

@@ -18,6 +18,7 @@ from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing
 from pilotfish.agent.settings import Settings
+from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
@@ -48,7 +49,10 @@ def policy_of(settings: Settings, ask: Ask | None) -> Policy:
     async def agree(text: str) -> bool:
         return True
 
-    asker = agree if settings.yes else ask
+    async def warn(text: str) -> bool:
+        return ask is not None and await ask(f"{sandbox_note(0)}\n{text}")
+
+    asker = agree if settings.yes else warn if ask and settings.sandbox_level == 0 else ask
     return Policy(settings.rules, default=settings.default_verdict, ask=asker)
 
 
@@ -77,6 +81,8 @@ async def run_target(
                     command="demo" if command == "demo" else "run",
                     model=model_name(settings),
                     attention=settings.attention,
+                    sandbox_level=settings.sandbox_level,
+                    on_host=settings.sandbox_level == 0,
                     options=json.loads(json.dumps(options)),
                 )
             )
@@ -187,6 +193,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "task": starts[-1].task if starts else "",
         "model": started.model,
         "attention": started.attention,
+        "sandbox_level": started.sandbox_level,
         "end": end.end if end else "open",
         "passed": end.passed if end else False,
         "score": end.score if end else 0.0,

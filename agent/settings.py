@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -26,6 +26,11 @@ FILES = (Path("~/.config/pilotfish/config.toml"), Path("pilotfish.toml"))
 
 class SettingsError(Exception):
     """A setting is wrong; the message is one sentence with its name, its value and the mend."""
+
+
+def _number(value: object) -> object:
+    """The number that an environment variable spells."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 class Settings(BaseSettings):
@@ -67,6 +72,10 @@ class Settings(BaseSettings):
     """How long nothing must change before the screen counts as settled."""
     settle_cap_s: float = Field(default=3.0, gt=0)
     """Seconds after an action at which the screen is shown even if it still moves."""
+    sandbox_level: Annotated[Literal[3, 2, 0], BeforeValidator(_number)] = 3
+    """What stands around the sandbox (docs/sandbox.md): 3 is everything, 2 goes without namespaces, display
+    and browser, 0 is nothing at all and has to be given as the flag `--sandbox-level 0`.
+    """
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
@@ -109,6 +118,8 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         raise SettingsError(f"An environment variable is not JSON ({error}); mend or unset it.") from None
     except (ValueError, OSError) as error:
         raise SettingsError(f"A settings file cannot be read ({error}); mend pilotfish.toml.") from None
+    if settings.sandbox_level == 0 and flags.get("sandbox_level") != 0:
+        raise SettingsError("The setting sandbox_level is 0, but only the flag --sandbox-level 0 can say so.")
     if settings.clip_block >= settings.max_clips:
         raise SettingsError(
             f"clip_block is {settings.clip_block}, but must be less than max_clips, {settings.max_clips}."

@@ -38,6 +38,15 @@ class Narrator:
             say(line, self._stream)
 
 
+def sandbox_note(level: int) -> str:
+    """What anybody who looks at a run has to know of its sandbox; '' when it is whole."""
+    if level == 3:
+        return ""
+    from pilotfish.sandbox.levels import meaning  # brings the whole sandbox along
+
+    return meaning(2 if level == 2 else 0)
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -45,6 +54,8 @@ def steps(count: int) -> str:
 
 def _lines(event: log.Event) -> list[str]:
     match event:
+        case log.RunStarted(sandbox_level=level) if level != 3:
+            return [sandbox_note(level)]
         case log.EpisodeStarted():
             return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
         case log.Answered():

@@ -1,9 +1,10 @@
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH118, PTH120, PTH123, PTH208
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
-Run inside by bubblewrap as `python3 -I -S guest.py FD [FILTER [RULES]]`, with the standard library only. FD
-is one end of a SOCK_SEQPACKET pair; every datagram is one JSON object. FILTER and RULES are descriptors of
-what every program is confined by: a seccomp filter (`seccomp.py`) and a Landlock ruleset (`landlock.py`).
+Run inside by bubblewrap as `python3 -I -S guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard
+library only. FD is one end of a SOCK_SEQPACKET pair; every datagram is one JSON object. FILTER and RULES are
+descriptors of what every program is confined by: a seccomp filter (`seccomp.py`) and a Landlock ruleset
+(`landlock.py`). In each FOLDER, files are changed for programs that may not do it themselves (`clerk.py`).
 
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
           "confine": true} with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
@@ -21,12 +22,14 @@ once. Where there is no such namespace (level 2) it kills everything itself befo
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import ctypes
 import fcntl
 import json
 import os
 import resource
+import runpy
 import selectors
 import signal
 import socket
@@ -43,6 +46,8 @@ PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
+SECCOMP_SET_FILTER, SECCOMP_NEW_LISTENER = 1, 8
+SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)
 LANDLOCK_RESTRICT_SELF = 446
 RULES_FD = 512
 KILL_SECONDS = 10.0
@@ -53,32 +58,48 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Walls:
     """What confines a program besides the namespaces. It cannot be taken off again, so it is put on last."""
 
-    def __init__(self, program: bytes, rules: int) -> None:
+    def __init__(self, program: bytes, rules: int, folders: list[str]) -> None:
         self.rules = rules
+        self.folders = folders
         self.steps = ctypes.create_string_buffer(program, len(program))
         # struct sock_fprog: how many steps of 8 bytes, and where they are.
         self.program = struct.pack("@HP", len(program) // 8, ctypes.addressof(self.steps))
 
     @classmethod
-    def from_descriptors(cls, numbers: list[int]) -> Walls:
-        """Takes FILTER and RULES of the command line."""
+    def from_words(cls, words: list[str]) -> Walls:
+        """Takes FILTER, RULES and FOLDERs of the command line."""
         program, rules = b"", -1
-        if numbers:
-            with open(numbers[0], "rb") as file:
+        if words:
+            with open(int(words[0]), "rb") as file:
                 program = file.read()
-        if len(numbers) > 1:
-            rules = fcntl.fcntl(numbers[1], fcntl.F_DUPFD_CLOEXEC, RULES_FD)
-        return cls(program, rules)
+        if len(words) > 1:
+            rules = fcntl.fcntl(int(words[1]), fcntl.F_DUPFD_CLOEXEC, RULES_FD)
+        return cls(program, rules, words[2:])
 
-    def close_in(self) -> None:
-        """Confine this process and all that it starts. Without filter and rules there is nothing to do."""
+    def close_in(self, clerk: socket.socket) -> None:
+        """Confine this process and all that it starts. Without filter and rules there is nothing to do.
+
+        clerk: where the descriptor goes at which the clerk hears of calls, if there is a clerk.
+        """
         if self.rules < 0 and not len(self.steps):
             return
         self.check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if self.rules >= 0:
             self.check(_libc.syscall(LANDLOCK_RESTRICT_SELF, self.rules, 0))
-        if len(self.steps):
+        if self.folders:
+            listener = _libc.syscall(SECCOMP, SECCOMP_SET_FILTER, SECCOMP_NEW_LISTENER, self.program)
+            self.check(listener)
+            socket.send_fds(clerk, [b"1"], [listener])
+            os.close(listener)
+        elif len(self.steps):
             self.check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.program, 0, 0))
+
+    def serve(self, clerk: socket.socket) -> None:
+        """Have a thread do what the program that has the other end asks for."""
+        _, fds, _, _ = socket.recv_fds(clerk, 1, 1)
+        if fds:
+            module = runpy.run_path(os.path.join(os.path.dirname(__file__), "clerk.py"))
+            _thread.start_new_thread(module["Clerk"](fds[0], self.folders).serve, ())
 
     @staticmethod
     def check(result: int) -> None:
@@ -140,7 +161,17 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def become_program(request: dict[str, Any], fds: list[int], trouble: int, walls: Walls) -> None:
+def park(fd: int, close: bool = False) -> int:
+    """The same descriptor with a number that is out of the way; `close`: and not with its own any more."""
+    parked = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    if close:
+        os.close(fd)
+    return parked
+
+
+def become_program(
+    request: dict[str, Any], fds: list[int], trouble: int, walls: Walls, clerk: socket.socket
+) -> None:
     """Become the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
     stage = "fds"
     try:
@@ -161,9 +192,12 @@ def become_program(request: dict[str, Any], fds: list[int], trouble: int, walls:
         os.chdir(request["cwd"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        # Where memory runs out, programs go before what looks after them.
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+            file.write("500")
         if request["confine"]:
             stage = "walls"
-            walls.close_in()
+            walls.close_in(clerk)
         stage = "exec"
         os.execvpe(request["argv"][0], request["argv"], request["env"])
     except OSError as error:
@@ -176,15 +210,21 @@ def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) 
     """The runner of one job: start the program, adopt its orphans, report on it, end when nothing is left."""
     os.setsid()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    trouble_read, trouble_write = os.pipe()
+    # Beyond the numbers that the program's own descriptors may get.
+    trouble_read, trouble_write = (park(fd, close=True) for fd in os.pipe())
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    clerk, hand = (socket.socket(fileno=park(end.detach(), close=True)) for end in pair)
     main = os.fork()
     if main == 0:
         try:
             os.setsid()
-            become_program(request, fds, trouble_write, walls)
+            become_program(request, fds, trouble_write, walls, hand)
         finally:
             os._exit(127)
+    hand.close()
     os.close(trouble_write)
+    if walls.folders and request["confine"]:
+        walls.serve(clerk)
     for fd in fds:
         os.close(fd)
     trouble = os.read(trouble_read, 64)  # empty: exec closed the pipe
@@ -263,8 +303,8 @@ class Guest:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                parked = [self.park(fd) for fd in fds]
-                report = self.park(report_write)
+                parked = [park(fd) for fd in fds]
+                report = park(report_write)
                 os.closerange(3, HIGH_FD)
                 run_job(request, parked, report, self.walls)
             finally:
@@ -273,10 +313,6 @@ class Guest:
         self.runners[runner] = request["job"]
         self.reports[report_read] = request["job"]
         self.selector.register(report_read, selectors.EVENT_READ)
-
-    @staticmethod
-    def park(fd: int) -> int:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
 
     def signal_job(self, request: dict[str, Any]) -> None:
         runner = next((pid for pid, job in self.runners.items() if job == request["job"]), None)
@@ -329,7 +365,7 @@ def main() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
-    walls = Walls.from_descriptors([int(number) for number in sys.argv[2:]])
+    walls = Walls.from_words(sys.argv[2:])
     os.closerange(3, control.fileno())  # what bubblewrap left open
     os.closerange(control.fileno() + 1, HIGH_FD)
     # The trusted side may go away while something is being said to it.

@@ -97,6 +97,8 @@ class _Apart:
         rules = landlock.ruleset(self._rules())
         fds = [bytes_fd(seccomp.build("apart", own_user=self._shares is not None)), rules]
         argv = _guest_argv(self._python, self._guest, [control_fd, *fds])
+        if self._shares is None:
+            argv += [str(path.resolve()) for path in self._own]
         if self._shares is not None:
             argv = self._shares.command(user_for(self._folder.id), argv)
         return Launch(argv, fds)

@@ -12,8 +12,7 @@ LEVELS: tuple[Level, ...] = (3, 2, 0)
 
 LOST_AT_2 = (
     "no display, no browser, no sockets at all (not even a server of its own), no private /tmp; programs see "
-    "the names and sizes of your files and the names of your processes, and cannot change modes or times of "
-    "files by name"
+    "the names and sizes of your files and the names of your processes"
 )
 
 _MEANING: dict[Level, str] = {

@@ -137,9 +137,7 @@ def _made(make: Callable[[], SandboxSpec]) -> str:
 async def _kill_all(level: Level) -> tuple[str, str]:
     """Kill PID 1 and everything; the sandbox has to serve the next program."""
     async with Sandbox.open(_spec(level)) as box:
-        killer = (
-            "import os\nfor pid in (1, -1):\n  try: os.kill(pid, 9)\n  except OSError: pass"
-        )
+        killer = "import os\nfor pid in (1, -1):\n  try: os.kill(pid, 9)\n  except OSError: pass"
         await (await box.run(["python3", "-c", killer])).wait(_SECONDS)
         after = await box.run(["echo", "served"])
         await after.wait(_SECONDS)

@@ -33,7 +33,7 @@ _MACHINES: dict[Machine, tuple[int, int]] = {"x86_64": (0xC000003E, 0), "aarch64
 # linux/bpf_common.h and linux/seccomp.h
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _IF_EQUAL, _IF_GREATER, _JUMP = 0x15, 0x25, 0x05
-_ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _ASK, _ERROR, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 
 Step = tuple[int, int, int, int]
@@ -73,9 +73,12 @@ def _has(argument: int, bits: int) -> Test:
     return Test(argument, (0,), among=False, mask=bits)
 
 
+ASK = 0
+
+
 @dataclass(frozen=True)
 class Rule:
-    """These calls fail with this error, when all the tests hold."""
+    """These calls fail with this error, or are left to the clerk (ASK), when all the tests hold."""
 
     calls: str
     error: int
@@ -147,15 +150,15 @@ _APART = (
 )
 
 # Landlock has no say in these. What names an open file (fchmod, futimens) is left, as files that are not the
-# sandbox's cannot be opened.
+# sandbox's cannot be opened. The clerk makes the changes that lie in the sandbox's own folders.
 _NAMED_FILES = (
     Rule(
-        "chmod chown fchmodat fchmodat2 fchownat futimesat lchown lremovexattr lsetxattr removexattr "
-        "setxattr utime utimes",
+        "chown fchownat futimesat lchown lremovexattr lsetxattr removexattr setxattr utime utimes",
         errno.EPERM,
     ),
-    Rule("utimensat", errno.EPERM, (_has(1, 0xFFFFFFFF),)),
-    Rule("utimensat", errno.EPERM, (Test(1, (0,), among=False, high=True),)),
+    Rule("chmod fchmodat fchmodat2", ASK),
+    Rule("utimensat", ASK, (_has(1, 0xFFFFFFFF),)),
+    Rule("utimensat", ASK, (Test(1, (0,), among=False, high=True),)),
 )
 
 
@@ -199,7 +202,7 @@ def build(kind: Kind, machine: str | None = None, own_user: bool = False) -> byt
 def _block(numbers: Sequence[int], rule: Rule) -> Iterator[Step]:
     """One rule; begins and ends with the number loaded, and goes on behind when the rule does not apply."""
     body = [step for test in rule.tests for step in _test(test)]
-    body.append((_RETURN, 0, 0, _ERROR | rule.error))
+    body.append((_RETURN, 0, 0, _ERROR | rule.error if rule.error else _ASK))
     # Tests that fail jump behind the return, where the number is loaded again.
     body = [(*step[:3], len(body) - 1 - at) if step == _FAIL else step for at, step in enumerate(body)]
     if rule.tests:

@@ -8,7 +8,7 @@ import pwd
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
@@ -25,15 +25,15 @@ def created_user() -> Iterator[str]:
         subprocess.run(["/usr/sbin/userdel", name], check=True, capture_output=True)
 
 
-def run_python(user: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` as a user, with the packages of this one."""
+def run_python(user: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `BEFORE python ARGUMENTS` as a user, with the packages of this one."""
     found = pwd.getpwnam(user)
     # pip's packages are found beside pilotfish itself.
     packages = [str(SRC), *(path for path in sys.path if path.endswith("-packages"))]
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, found.pw_uid, found.pw_gid)
         return subprocess.run(
-            [_python(), *arguments],
+            [*before, _python(), *arguments],
             user=found.pw_uid,
             group=found.pw_gid,
             extra_groups=[],
