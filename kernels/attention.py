@@ -23,6 +23,7 @@ from pilotfish.kernels.card import card_of
 from pilotfish.kernels.kv_outer import KVOuterTiles, kv_outer
 from pilotfish.kernels.query_outer import QueryOuterTiles, query_outer
 from pilotfish.kernels.reverse_index import lists_per_group
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 HEAD_WIDTHS, BLOCKS, MOST_HEADS, MOST_KEPT = (64, 128), (32, 64, 128), 16, 32
 QUERY_TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -92,11 +93,11 @@ def choose_tiles(
     if q_THD.dtype == torch.float32:
         # No matrix unit keeps fp32's precision; small tiles keep the plain multiplications in registers.
         return QueryOuterTiles(keys=32, splits=_splits(programs, K, cores), stages=2, overlap=overlap)
-    choices = T * min(K, triton.cdiv(batch.max_keys, block))
+    choices = T * min(K, ceil_div(batch.max_keys, block))
     many = choices >= KV_OUTER_CHOICES * lists_per_group(k, batch, block)
     if many and T >= KV_OUTER_TOKENS and block * D >= KV_OUTER_VALUES:
         # Some blocks, the newest above all, are chosen by everyone: their pieces must not outlast the rest.
-        piece = triton.next_power_of_2(triton.cdiv(programs * K, 8 * cores))
+        piece = power_of_2(ceil_div(programs * K, 8 * cores))
         return KVOuterTiles(piece=min(max(piece, 16), 256))
     splits = _splits(programs, K, cores)
     if splits == K:  # one step each: nothing to fetch ahead
@@ -112,7 +113,7 @@ def _splits(programs: int, kept: int, cores: int) -> int:
     """Into how many to split each program, a power of two: until the multiprocessors have two each."""
     if programs >= cores:
         return 1
-    return min(triton.next_power_of_2(triton.cdiv(2 * cores, programs)), triton.next_power_of_2(kept))
+    return min(power_of_2(ceil_div(2 * cores, programs)), power_of_2(kept))
 
 
 def _check(

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.reverse_index import ReverseIndex, reverse_index
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 INTERPRET = triton.knobs.runtime.interpret
 SLOT_BYTES = 4 * 1024**3
@@ -79,7 +80,7 @@ def sparse_attention_backward(
     N, G = k_NGD.shape[:2]
     K, group = ids_TGK.shape[2], H // G
     tiles = tiles or default_tiles(q_THD.dtype, D, block)
-    padded = triton.next_power_of_2(group)
+    padded = power_of_2(group)
     rows = max(tiles.rows, padded, 16)
     device = q_THD.device
     dq_THD = torch.zeros(T, H, D, dtype=q_THD.dtype, device=device)
@@ -88,7 +89,7 @@ def sparse_attention_backward(
     lse_TH = lse_TH * math.log2(math.e)  # what follows is in base 2
     delta_TH = torch.empty(T, H, dtype=torch.float32, device=device)
     if T:
-        _row_products[(triton.cdiv(T * H, 32),)](
+        _row_products[(ceil_div(T * H, 32),)](
             out_THD, dout_THD, delta_TH, *out_THD.stride()[:2], *dout_THD.stride()[:2], T * H, H, D=D, ROWS=32
         )
     if dlse_TH is not None:
@@ -119,7 +120,7 @@ def sparse_attention_backward(
 
 def even_chunk(rows: int, most: int) -> int:
     """The size of the fewest equal chunks of at most `most` rows."""
-    return triton.cdiv(max(rows, 1), triton.cdiv(max(rows, 1), max(most, 1)))
+    return ceil_div(max(rows, 1), ceil_div(max(rows, 1), max(most, 1)))
 
 
 def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor, scale: float) -> None:
@@ -130,7 +131,7 @@ def add_slots(slots_TGKRD: Tensor, lists_TGK: Tensor, sums_THD: Tensor, scale: f
     T, G, K, group, D = slots_TGKRD.shape
     _add_slots[(T, G)](
         slots_TGKRD, lists_TGK, sums_THD, scale,
-        KEPT=K, GROUP=group, PADDED=triton.next_power_of_2(group), D=D,
+        KEPT=K, GROUP=group, PADDED=power_of_2(group), D=D,
         num_warps=4 if group > 4 else 1,
     )  # fmt: skip
 

@@ -107,26 +107,23 @@ class Batch:
         Shapes, types and devices only: what the tensors hold is not read.
         """
         S, device = self.sequences, keys.device
-        shapes: dict[str, tuple[Tensor | None, tuple[int | None, ...]]] = {
-            "query_starts": (self.query_starts, (S + 1,)),
-            "key_lengths": (self.key_lengths, (S,)),
-            "pages": (self.pages, (S, None)),
-            "key_starts": (self.key_starts, (S + 1,)),
-            "visible": (self.visible, (tokens,)),
-        }
-        for field, (tensor, shape) in shapes.items():
+        for field, tensor, shape in (
+            ("query_starts", self.query_starts, (S + 1,)),
+            ("key_lengths", self.key_lengths, (S,)),
+            ("pages", self.pages, (S, -1)),
+            ("key_starts", self.key_starts, (S + 1,)),
+            ("visible", self.visible, (tokens,)),
+        ):
             if tensor is None:
                 continue
-            wanted = "[" + ", ".join("*" if n is None else str(n) for n in shape) + "]"
-            fits = len(shape) == tensor.ndim and all(
-                n in (None, m) for n, m in zip(shape, tensor.shape, strict=True)
-            )
             if (
                 tensor.dtype != torch.int32
-                or not fits
+                or tensor.ndim != len(shape)
+                or tensor.shape[0] != shape[0]
                 or tensor.device != device
                 or not tensor.is_contiguous()
             ):
+                wanted = f"[{', '.join('*' if n < 0 else str(n) for n in shape)}]"
                 raise ValueError(
                     f"batch.{field} is {tensor.dtype} {list(tensor.shape)} on {tensor.device} with strides"
                     f" {tensor.stride()}: contiguous torch.int32 {wanted} on {device}, as {name}, is accepted"

@@ -25,6 +25,7 @@ from torch import Tensor
 from pilotfish.kernels import whole_ranks
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import Card
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
@@ -73,17 +74,17 @@ def score_tiles(
     elif rows > 64:
         tile, warps, stages, keys_first = 128, 4 if block == STEP_KEYS else 8, 2 + short, False
     else:
-        tile, warps, stages, keys_first = max(16, triton.next_power_of_2(rows)), 4, 3 + short, True
+        tile, warps, stages, keys_first = max(16, power_of_2(rows)), 4, 3 + short, True
     # Two programs share a multiprocessor: one multiplies while the other looks for the best. Few rows take
     # one wave of equal programs, or more where it gets too long; many rows, which see unequal numbers of
     # keys, at least four.
     step = STEP_KEYS // block
-    steps = triton.cdiv(blocks, step) * sequences * triton.cdiv(rows, tile)
+    steps = ceil_div(blocks, step) * sequences * ceil_div(rows, tile)
     slots = 2 * card.cores
-    waves = triton.cdiv(steps * step, slots * LONGEST_SPAN)
+    waves = ceil_div(steps * step, slots * LONGEST_SPAN)
     if not keys_first and steps > 8 * slots:
         waves = max(4, waves)
-    span = triton.cdiv(steps, slots * waves) * step
+    span = ceil_div(steps, slots * waves) * step
     # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
     early = keys_first and card.capability >= (9, 0)
     overlap = tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
@@ -103,8 +104,8 @@ class Ranks:
     @staticmethod
     def empty(rows: int, blocks: int, span: int, device: torch.device) -> Ranks:
         """Memory for them; rounded up, so that a growing prefix asks for few different sizes."""
-        width = triton.cdiv(blocks, 256) * 256
-        lanes = triton.cdiv(blocks, span)
+        width = ceil_div(blocks, 256) * 256
+        lanes = ceil_div(blocks, span)
         blocks_RC, best_RL, at_RL = (
             torch.empty(rows, n, dtype=torch.int32, device=device) for n in (width, lanes, lanes)
         )
@@ -304,8 +305,8 @@ def launch_block_ranks(
     G, D = q_TGD.shape[1:]
     paged = batch.pages is not None
     grid = (
-        triton.cdiv(min(batch.max_queries, tokens) * G, tiles.rows),
-        triton.cdiv(triton.cdiv(batch.max_keys, block), tiles.span),
+        ceil_div(min(batch.max_queries, tokens) * G, tiles.rows),
+        ceil_div(ceil_div(batch.max_keys, block), tiles.span),
         batch.sequences,
     )
     if min(grid) == 0:

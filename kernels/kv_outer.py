@@ -26,6 +26,7 @@ from torch import Tensor
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.merge import merge
 from pilotfish.kernels.reverse_index import FIELDS, reverse_index
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 INTERPRET = triton.knobs.runtime.interpret
 LOG2E = math.log2(math.e)
@@ -63,10 +64,10 @@ def kv_outer(
     T, H, D = q_THD.shape
     G, K = ids_TGK.shape[1:]
     heads = H // G
-    padded = triton.next_power_of_2(heads)
+    padded = power_of_2(heads)
     rows = max(tiles.rows, padded)
     page_k, page_v = (x.stride(0) if batch.pages is not None else 0 for x in (k, v))
-    tokens = triton.cdiv(T, triton.cdiv(T, tiles.tokens))
+    tokens = ceil_div(T, ceil_div(T, tiles.tokens))
     slots = (tokens, G, K, heads)
     partial_TGKRD = torch.empty(*slots, D, dtype=q_THD.dtype, device=q_THD.device)
     partial_lse_TGKR = torch.empty(slots, dtype=torch.float32, device=q_THD.device)
@@ -79,7 +80,7 @@ def kv_outer(
             *q_THD.stride()[:2], page_k, *k.stride()[-3:-1], page_v, *v.stride()[-3:-1],
             scale * LOG2E, 0 if batch.pages is not None else k.shape[0],
             CHOICES=G * K, HEADS=heads, PADDED=padded, D=D, BLOCK=block, ROWS=rows,
-            PIECE=triton.next_power_of_2(tiles.piece), FIELDS=FIELDS,
+            PIECE=power_of_2(tiles.piece), FIELDS=FIELDS,
             PAGED=batch.pages is not None, INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=1,
         )  # fmt: skip
         done = part.stop - first

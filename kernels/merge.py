@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pilotfish.kernels.sizes import ceil_div, power_of_2
+
 LN2 = tl.constexpr(0.6931471805599453)
 
 
@@ -33,8 +35,8 @@ def merge(
     be the one that writes the results, still runs.
     """
     T, G, J, R, D = partial_TGJRD.shape
-    slots = triton.next_power_of_2(J)
-    _merge[(T * G, triton.cdiv(R, heads))](
+    slots = power_of_2(J)
+    _merge[(T * G, ceil_div(R, heads))](
         partial_TGJRD, partial_lse_TGJR, partial_lse_TGJR if live_TGJ is None else live_TGJ, out_THD, lse_TH,
         *out_THD.stride()[:2], *lse_TH.stride(), G,
         J=J, SLOTS=slots, AT_ONCE=min(slots, 32), R=R, HEADS=heads, D=D,

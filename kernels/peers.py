@@ -16,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pilotfish.kernels.sizes import ceil_div, power_of_2
+
 FULL_BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
 
 
@@ -39,14 +41,14 @@ def token_level_attention(
     T, H, D = q_THD.shape
     N, G = k_NGD.shape[:2]
     scores_TN = torch.empty(T, N, dtype=torch.float32, device=q_THD.device)
-    _token_scores[(triton.cdiv(T, 64), triton.cdiv(N, 128))](
+    _token_scores[(ceil_div(T, 64), ceil_div(N, 128))](
         qi_TGD, ki_ND, weights_TG, scores_TN, T, N, G=G, D=D, ROWS=64, KEYS=128, num_warps=4, num_stages=3
     )
     kept_TL = scores_TN.topk(min(keep, N), sorted=False).indices
     out_THD = torch.empty_like(q_THD)
     _token_attention[(T, G)](
         q_THD, k_NGD, v_NGD, kept_TL, out_THD, kept_TL.shape[1], N - T, D**-0.5,
-        G=G, HEADS=H // G, PADDED=max(16, triton.next_power_of_2(H // G)), D=D, KEYS=64,
+        G=G, HEADS=H // G, PADDED=max(16, power_of_2(H // G)), D=D, KEYS=64,
         num_warps=4, num_stages=3,
     )  # fmt: skip
     return out_THD, kept_TL

@@ -22,6 +22,7 @@ from torch import Tensor
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.lookup import CHANGING, batch_arguments, block_of, sequence_of_one, visible_of
 from pilotfish.kernels.merge import LN2, merge
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 INTERPRET = triton.knobs.runtime.interpret
 LOG2E = math.log2(math.e)
@@ -78,8 +79,8 @@ def query_outer(
         page_k, *k.stride()[-3:-1], page_v, *v.stride()[-3:-1],
         *results_TGSRD.stride()[:4], *logs_TGSR.stride(), scale * LOG2E, k.shape[0], G,
         **batch_arguments(batch),
-        K=K, KEPT=triton.next_power_of_2(K), HEADS=heads, ROWS=max(16, triton.next_power_of_2(heads)), D=D,
-        BLOCK=block, KEYS=keys, STEPS=triton.cdiv(steps, splits), WHOLE=splits == 1, OVERLAP=overlap,
+        K=K, KEPT=power_of_2(K), HEADS=heads, ROWS=max(16, power_of_2(heads)), D=D,
+        BLOCK=block, KEYS=keys, STEPS=ceil_div(steps, splits), WHOLE=splits == 1, OVERLAP=overlap,
         INTERPRET=INTERPRET,
         num_warps=tiles.warps, num_stages=tiles.stages, launch_pdl=overlap,
     )  # fmt: skip

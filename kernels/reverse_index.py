@@ -23,6 +23,7 @@ from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.lookup import CHANGING, batch_arguments, block_of, list_of, sequence_of, visible_of
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 TILE_TOKENS = 64
 """Tokens counted by one program. Fewer fill the card better and make the table of counts larger."""
@@ -52,11 +53,11 @@ class ReverseIndex:
 
 def lists_per_group(keys: Tensor, batch: Batch, block: int) -> int:
     """How many blocks of keys there may be, from what the host knows."""
-    longest = triton.cdiv(batch.max_keys, block)
+    longest = ceil_div(batch.max_keys, block)
     if batch.pages is not None:
         return min(keys.shape[0], batch.sequences * longest)
     if batch.key_starts is None:
-        return min(triton.cdiv(keys.shape[0], block), longest)
+        return min(ceil_div(keys.shape[0], block), longest)
     return keys.shape[0] // block + batch.sequences
 
 
@@ -70,23 +71,23 @@ def reverse_index(
     T, G, K = ids_TGK.shape
     device = ids_TGK.device
     per_group = lists_per_group(keys, batch, block)
-    tiles = triton.cdiv(T, TILE_TOKENS)
-    lists = triton.cdiv(G * per_group, LISTS_AT_ONCE) * LISTS_AT_ONCE
+    tiles = ceil_div(T, TILE_TOKENS)
+    lists = ceil_div(G * per_group, LISTS_AT_ONCE) * LISTS_AT_ONCE
     entries, steps = T * G * K, lists // LISTS_AT_ONCE
     pieces = min(G * per_group, entries) + entries // piece
 
     counted = torch.int16 if T < 1 << 15 else torch.int32
-    in_counts = triton.cdiv(tiles * lists * counted.itemsize, 16) * 4
+    in_counts = ceil_div(tiles * lists * counted.itemsize, 16) * 4
     zeroed = torch.zeros(in_counts + pieces * FIELDS, dtype=torch.int32, device=device)
     counts_RL, pieces_PF = zeroed[:in_counts].view(counted), zeroed[in_counts:].view(pieces, FIELDS)
     lists_TGK, ranks_TGK, seen_TGK, entries_E, limits_E, totals_2L, rows_L, sums_2 = (
         torch.empty(n, dtype=torch.int32, device=device)
         for n in (*[entries] * 5, 2 * lists, lists, 2 * steps)
     )
-    kept = triton.next_power_of_2(K)
+    kept = power_of_2(K)
     # A pool of many more pages than the sequences can have: number the blocks by sequence instead of by page.
     by_sequence = batch.pages is not None and per_group < keys.shape[0]
-    stride = triton.cdiv(batch.max_keys, block) if by_sequence else 0
+    stride = ceil_div(batch.max_keys, block) if by_sequence else 0
     _count[(tiles, G)](
         ids_TGK, counts_RL, lists_TGK, ranks_TGK, seen_TGK, rows_L,
         T, keys.shape[0], per_group, stride, lists, *ids_TGK.stride()[:2],
@@ -98,10 +99,10 @@ def reverse_index(
     )
     _cut[(steps,)](
         totals_2L, sums_2, rows_L, pieces_PF, lists, per_group, piece,
-        LISTS=LISTS_AT_ONCE, STEPS=triton.next_power_of_2(steps), FIELDS=FIELDS,
+        LISTS=LISTS_AT_ONCE, STEPS=power_of_2(steps), FIELDS=FIELDS,
         num_warps=1 if steps <= 1024 else 4,
     )  # fmt: skip
-    _place[(triton.cdiv(entries, 1024),)](
+    _place[(ceil_div(entries, 1024),)](
         counts_RL, totals_2L, lists_TGK, ranks_TGK, seen_TGK, entries_E, limits_E, entries, lists,
         PER_TILE=TILE_TOKENS * G * K, AT_ONCE=1024, num_warps=4,
     )  # fmt: skip

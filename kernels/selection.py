@@ -16,6 +16,7 @@ from torch import Tensor
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.block_ranks import Ranks, ScoreTiles, launch_block_ranks, score_tiles
 from pilotfish.kernels.card import card_of
+from pilotfish.kernels.sizes import ceil_div
 from pilotfish.kernels.top_blocks import launch_top_blocks
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn)
@@ -65,7 +66,7 @@ def select_blocks(
         )
     if T == 0:
         return out
-    C = max(1, triton.cdiv(batch.max_keys, block))
+    C = max(1, ceil_div(batch.max_keys, block))
     piece = min(T, max(1, rank_bytes // (4 * G * C)))
     rows = max(1, min(batch.max_queries, piece)) * G
     tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, card_of(ki.device))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.block_ranks import INTERPRET, NO_BLOCK, NO_RANK, Ranks, sequence_keys
+from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 
 @triton.jit
@@ -109,14 +110,14 @@ def launch_top_blocks(
     G, K = ids_TGK.shape[1:]
     if tokens * G == 0:
         return
-    lanes = triton.cdiv(triton.cdiv(max(batch.max_keys, 1), block), ranks.span)
+    lanes = ceil_div(ceil_div(max(batch.max_keys, 1), block), ranks.span)
     early = early and not INTERPRET.value
     _top_blocks[(tokens * G,)](
         ranks.blocks_RC, ranks.best_RL, ranks.at_RL, ids_TGK,
         batch.query_starts, batch.key_lengths, batch.key_starts, batch.visible,
         first, batch.sequences, batch.max_keys, 2**31 - 1 if keys is None else keys, ranks.span,
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
-        G=G, BLOCK=block, K=K, LOCAL=local, INIT=init, SLOTS=triton.next_power_of_2(K),
-        LANES=triton.next_power_of_2(lanes), SPAN=triton.next_power_of_2(ranks.span), EARLY=early,
+        G=G, BLOCK=block, K=K, LOCAL=local, INIT=init, SLOTS=power_of_2(K),
+        LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early,
         num_warps=1, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip

@@ -11,7 +11,6 @@ R = T x G rows, L lanes.
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -25,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.sizes import ceil_div
 
 KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float8_e4m3fn: gl.float8e4nv}
 ROWS = 128
@@ -156,7 +156,7 @@ def launch_whole_ranks(
     T, G, D = q_TGD.shape
     kind = KINDS[k_ND.dtype]
     lanes = batch.max_keys // (KEYS.value * span)
-    grid = (triton.cdiv(min(batch.max_queries, tokens) * G, ROWS), lanes, batch.sequences)
+    grid = (ceil_div(min(batch.max_queries, tokens) * G, ROWS), lanes, batch.sequences)
     if min(grid) == 0:
         return
     q_tile, k_tile = [ROWS, D], [KEYS.value, D]
