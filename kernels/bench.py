@@ -2,10 +2,10 @@
 pilotfish.kernels.bench`.
 
 One M3-shaped layer, batch 1, random data: 64 query heads, 4 KV groups and index heads, all 128 wide, blocks
-of 128 keys, 16 kept. Times are medians of device events after a warm-up; decoding is timed as CUDA graphs
-that go round several sets of keys, so that none stays in the L2 cache. The floor is what the arithmetic
-takes at the rate of a large matrix product, or what the fewest bytes take at the rate of a large copy,
-whichever is more; both rates are measured first.
+of 128 keys, 16 kept. Times are medians of device events after a warm-up; steps and decoding are timed as
+CUDA graphs that go round several sets of keys, so that none stays in the L2 cache. The floor is what the
+arithmetic takes at the rate of a large matrix product, or what the fewest bytes take at the rate of a large
+copy, whichever is more; both rates are measured first.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def prefill(ceilings: Ceilings, keys: int) -> Iterator[Row]:
             for batch in batches:
                 layer.cut(batch.max_keys).attend(q, qi, batch)
 
-        typed.attend(q, typed_qi, batches[-1])
+        work()  # every length has kernels of its own to compile
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         held = torch.cuda.memory_allocated()
@@ -296,40 +296,41 @@ def prefill(ceilings: Ceilings, keys: int) -> Iterator[Row]:
 
 def chunks(ceilings: Ceilings, keys: int) -> Iterator[Row]:
     """One chunk of 8,192 tokens at the end of contexts of several lengths."""
-    yield from _at_the_end(ceilings, "chunk", CHUNK, keys)
-
-
-def steps(ceilings: Ceilings, keys: int) -> Iterator[Row]:
-    """An agent's step: few new tokens over a long prefix."""
-    for new in STEPS:
-        yield from _at_the_end(ceilings, "step", new, keys)
-
-
-def _lengths(job: str, keys: int) -> list[int]:
-    return [n for n in LENGTHS[job] if n <= keys]
-
-
-def _at_the_end(ceilings: Ceilings, job: str, new: int, keys: int) -> Iterator[Row]:
     layer = Layer.random(keys)
-    q, qi = random(new, HEADS, WIDTH), random(new, GROUPS, WIDTH)
-    for length in _lengths(job, keys):
-        short, batch = layer.cut(length), Batch.single(new, length, DEVICE)
+    q, qi = random(CHUNK, HEADS, WIDTH), random(CHUNK, GROUPS, WIDTH)
+    for length in _lengths("chunk", keys):
+        short, batch = layer.cut(length), Batch.single(CHUNK, length, DEVICE)
         # Without the triangle of the chunk itself, which flatters full attention by less than the noise.
         full = full_ms(q, short, causal=False)
         for index_type, name in ((BF16, "bf16"), (FP8, "fp8")):
             typed = dataclasses.replace(short, ki_ND=short.ki_ND.to(index_type))
             typed_qi = qi.to(index_type)
             work = lambda layer=typed, qi=typed_qi: layer.attend(q, qi, batch)  # noqa: B023, E731
-            least = floor_ms(ceilings, new, length, index_type)
-            yield Row(job, new, length, name, milliseconds(work), full, least)
+            least = floor_ms(ceilings, CHUNK, length, index_type)
+            yield Row("chunk", CHUNK, length, name, milliseconds(work), full, least)
+
+
+def steps(ceilings: Ceilings, keys: int) -> Iterator[Row]:
+    """An agent's step: few new tokens over a long prefix."""
+    for new in STEPS:
+        yield from _in_graphs(ceilings, "step", new, keys)
 
 
 def decode(ceilings: Ceilings, keys: int) -> Iterator[Row]:
-    """One token, as a CUDA graph over several sets of keys."""
-    for length in _lengths("decode", keys):
+    """One token."""
+    yield from _in_graphs(ceilings, "decode", 1, keys)
+
+
+def _lengths(job: str, keys: int) -> list[int]:
+    return [n for n in LENGTHS[job] if n <= keys]
+
+
+def _in_graphs(ceilings: Ceilings, job: str, new: int, keys: int) -> Iterator[Row]:
+    """Work too short to be launched one by one: ours and full attention as CUDA graphs."""
+    q, qi = random(new, HEADS, WIDTH), random(new, GROUPS, WIDTH)
+    for length in _lengths(job, keys):
         layers = [Layer.random(length) for _ in range(4)]
-        q, qi = random(1, HEADS, WIDTH), random(1, GROUPS, WIDTH)
-        batch = Batch.single(1, length, DEVICE)
+        batch = Batch.single(new, length, DEVICE)
         full = full_ms(q, layers[0], causal=False, graph=True)
         for index_type, name in ((BF16, "bf16"), (FP8, "fp8")):
             typed_qi = qi.to(index_type)
@@ -337,8 +338,7 @@ def decode(ceilings: Ceilings, keys: int) -> Iterator[Row]:
             work = [lambda layer=x, qi=typed_qi: layer.attend(q, qi, batch) for x in typed]  # noqa: B023
             with torch.no_grad():
                 ours = graph_milliseconds(work)  # type: ignore[arg-type]
-            least = floor_ms(ceilings, 1, length, index_type)
-            yield Row("decode", 1, length, name, ours, full, least)
+            yield Row(job, new, length, name, ours, full, floor_ms(ceilings, new, length, index_type))
 
 
 def train(ceilings: Ceilings, keys: int) -> Iterator[Row]:

@@ -64,6 +64,8 @@ def _top_blocks(
         blocks = tl.cdiv(tl.minimum(tl.maximum(seen, 0), length), BLOCK)
     if EARLY:
         tl.extra.cuda.gdc_wait()
+        # The attention behind may take its place now; it waits for the end of this launch.
+        tl.extra.cuda.gdc_launch_dependents()
 
     slot_K = tl.arange(0, SLOTS)
     COUNT: tl.constexpr = K - LOCAL - INIT
@@ -105,7 +107,8 @@ def launch_top_blocks(
     """Write the ids of `tokens` tokens from `first` on to ids_TGK, from the ranks of exactly these tokens.
 
     `keys` is the length of the packed keys, None where they lie in pages. With `early` (Hopper and newer) the
-    programs may start before the ranks are complete, and wait for them.
+    programs may start before the ranks are complete, and wait for them; so may the launch behind, if it
+    is made to, and wait for the ids.
     """
     G, K = ids_TGK.shape[1:]
     if tokens * G == 0:

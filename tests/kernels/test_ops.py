@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -282,3 +283,35 @@ def test_a_graph_captures_a_whole_step(device: torch.device) -> None:
         graph.replay()
         for ours, fresh in zip(captured, step(), strict=True):
             assert torch.equal(ours, fresh)
+
+
+@gpu
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_layers_in_a_graph_wait_for_each_other(device: torch.device, tokens: int) -> None:
+    """Launches that start early read nothing that the one in front has yet to write."""
+    first = torch.randn(tokens, 64, 128, device=device).bfloat16()
+    layers = [
+        [torch.randn(*s, device=device).bfloat16() for s in ((20_000, 4, 128), (20_000, 128))]
+        for _ in range(8)
+    ]
+    batch = Batch.single(tokens, 20_000, device)
+
+    def model(between: Callable[[], object]) -> Tensor:
+        q = first
+        for kv, ki in layers:
+            ids = ops.select_blocks(q[:, :4], ki, batch, block=128, topk=16)
+            between()
+            out, _ = ops.sparse_attention(q, kv, kv, ids, batch, block=128, scale=0.09)
+            between()
+            q = torch.nn.functional.layer_norm(out, (128,))
+        return q
+
+    with torch.no_grad():
+        model(torch.cuda.synchronize)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(lambda: None)
+        for _ in range(30):
+            first.normal_()
+            graph.replay()
+            assert torch.equal(captured, model(torch.cuda.synchronize))
