@@ -29,7 +29,7 @@ from pilotfish.sandbox.process import bytes_fd
 _INSIDE = Path(__file__).with_name("inside")
 _MODULES_FD, _CONTROL_FD, _MASTER_FD, _SLAVE_FD = 3, 4, 5, 6
 _BACKGROUND_BYTES = 4 * 1024
-_STOP_S = 5.0  # how long the inner side may take to end a command before its whole session is ended
+_STOP_S = 3.0  # how long the inner side may take to end a command before its whole session is ended
 _PACKETS_AT_ONCE = 16  # before other work of the event loop gets its turn
 
 _MAX_PATH = 4096

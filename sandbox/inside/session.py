@@ -51,7 +51,7 @@ _FIRST_LOOK_S, _LAST_PAUSE_S = 0.03, 0.25  # a running command is looked at ever
 _SURE_S = 0.02  # between the two equal looks that say that a program waits
 _WAKE_S = 0.3  # how long a program may take to wake up to what was typed
 _ABORT_S = 1.0  # how long bash may take to give up its command
-_SWEEP_S = 5.0
+_SWEEP_S = 2.0  # how long the ending of a tree is tried
 
 Known = frozenset[tuple[int, int]]  # processes by number and start time: a number may be used again
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
-from pilotfish.sandbox import Sandbox, SandboxSpec
+from pilotfish.sandbox import Sandbox, SandboxSpec, Shell
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -21,3 +22,11 @@ async def desk() -> AsyncIterator[Sandbox]:
     """A sandbox with a small desktop."""
     async with Sandbox.open(SandboxSpec(width=672, height=448)) as opened:
         yield opened
+
+
+@pytest.fixture
+def shell(box: Sandbox) -> Shell:
+    """The shell of `box` without any session; nothing of the test before runs in it."""
+    for name in box.shell.sessions:
+        box.shell.reset(name)
+    return box.shell

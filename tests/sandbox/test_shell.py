@@ -1,42 +1,17 @@
-"""The shell's trouble list: hangs, daemons, floods, what lasts from command to command, and what ends it."""
+"""The shell's trouble list: hangs, daemons, floods, and what lasts from command to command."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import math
-import time
-import zipfile
 
 import pytest
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, Shell, shell_session
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, Shell
 from pilotfish.sandbox.levels import Level
 
+from .inside import names, until
+
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture
-def shell(box: Sandbox) -> Shell:
-    """The shell with a fresh main session; nothing of the test before runs in it."""
-    for name in box.shell.sessions:
-        box.shell.reset(name)
-    return box.shell
-
-
-async def names(box: Sandbox) -> list[str]:
-    """The command lines of everything that runs inside."""
-    listing = await box.run(["ps", "-eo", "args"])
-    await listing.wait(10)
-    return listing.output.splitlines()
-
-
-async def until(box: Sandbox, name: str, *, gone: bool = False) -> None:
-    """Wait until a program runs inside, or no longer does."""
-    deadline = time.monotonic() + 5
-    while (name in await names(box)) == gone:
-        assert time.monotonic() < deadline
 
 
 async def test_long_output_keeps_both_ends_counts_the_rest_and_is_whole_in_a_file(shell: Shell) -> None:
@@ -162,15 +137,6 @@ async def test_the_session_outlives_a_time_limit(shell: Shell, command: str) -> 
     assert (await shell.run("pwd; echo $V ${map[a]}")).output == "/usr\n2 b\n"
 
 
-async def test_a_command_that_traps_the_interrupt_ends_with_its_shell(box: Sandbox, shell: Shell) -> None:
-    await shell.run("cd /tmp; V=1")
-    result = await shell.run("trap 'echo no' INT; while :; do sleep 9001; done", timeout_s=0.3)
-    assert result.timed_out
-    assert result.note == "bash ended, and a new one goes on in /tmp without its variables and functions"
-    await until(box, "sleep 9001", gone=True)
-    assert (await shell.run("pwd; echo [$V]")).output == "/tmp\n[]\n"
-
-
 async def test_a_fork_bomb_is_ended_at_the_time_limit(box: Sandbox, shell: Shell) -> None:
     result = await shell.run("ulimit -u 200; f() { f | f & f; }; f", timeout_s=0.5)
     assert result.timed_out
@@ -230,98 +196,6 @@ async def test_what_lasts(shell: Shell) -> None:
     assert (await shell.run("echo $?")).output == "7\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [
-        ("exit 3", 3),
-        ("set -e; false; echo no", 1),
-        ("exit 3; echo no", 3),
-        ("trap - INT; kill -HUP $$; sleep 5", 129),
-    ],
-)
-async def test_a_shell_that_ends_leaves_its_state_to_the_next(
-    shell: Shell, command: str, status: int
-) -> None:
-    await shell.run("cd /usr; V='a \"b\"'; f() { echo $V; }; declare -A map=([k]=v); alias say=echo")
-    result = await shell.run(f"cd /tmp; {command}")
-    assert result.exit_code == status
-    assert result.note == "bash ended, and a new one goes on in /tmp with the same variables and functions"
-    after = await shell.run('pwd; f; echo "${map[k]}"; say $OLDPWD; false; echo on')
-    assert (after.output, after.note) == ('/tmp\na "b"\nv\n/usr\non\n', "")
-
-
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [("exec sleep 0", 0), ("exec false", 1), ("kill -9 $$", 137), ("trap 'echo bye' EXIT; exit 4", 4)],
-)
-async def test_a_shell_that_is_lost_is_replaced_in_its_folder(
-    shell: Shell, command: str, status: int
-) -> None:
-    await shell.run("cd /tmp; V=1")
-    result = await shell.run(command)
-    assert result.exit_code == status
-    assert ("bye" in result.output) == ("bye" in command)
-    assert result.note == "bash ended, and a new one goes on in /tmp without its variables and functions"
-    assert (await shell.run("pwd; echo [$V]")).output == "/tmp\n[]\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "echo 'never closed",
-        'echo "never',
-        "echo $(",
-        "if true",
-        "cat <<X\nx",
-        "} ; {",
-        "foo(",
-        "set -u; echo $nope",
-        ": ${nope:?unset}",
-        "readonly r=1; r=2; echo no",
-        "return 3",
-        "break",
-        "exec nonexistent",
-        "kill $$",
-        "set -x; true",
-        "set -v; true",
-        "exec >/tmp/out; exec >&2",
-        "exec 5</etc/hosts",
-        "exec 199>&-",
-        "stty -icanon",
-        "unset PATH",
-        "shopt -s expand_aliases; alias eval=false builtin=false",
-        "set -o posix",
-        "IFS=x",
-        "trap 'true' DEBUG",
-        "PROMPT_COMMAND='echo prompt'; PS1='$ '",
-        "set -T; trap 'echo r >/dev/null' RETURN",
-    ],
-)
-async def test_the_shell_survives(shell: Shell, command: str) -> None:
-    await shell.run("V=kept")
-    await shell.run(command, timeout_s=5)
-    result = await shell.run("echo $V")
-    assert result.output.splitlines()[-1] == "kept"
-    assert result.exit_code == 0
-
-
-@pytest.mark.parametrize("command", ["builtin() { :; }", "enable -n printf", "kill -STOP $PPID"])
-async def test_a_wedged_shell_is_replaced_in_its_folder(shell: Shell, command: str) -> None:
-    await shell.run("cd /tmp")
-    result = await shell.run(command, timeout_s=0.5)
-    assert result.timed_out
-    assert "a new one goes on in /tmp" in result.note
-    assert (await shell.run("pwd")).output == "/tmp\n"
-
-
-async def test_all_of_it_killed_from_inside(shell: Shell) -> None:
-    await shell.run("cd /tmp")
-    result = await shell.run("kill -9 -1")
-    assert result.exit_code == 137
-    assert result.note == "bash ended, and a new one goes on in /tmp without its variables and functions"
-    assert (await shell.run("pwd")).output == "/tmp\n"
-
-
 async def test_reset_forgets(box: Sandbox, shell: Shell) -> None:
     await shell.run("cd /tmp; export GONE=1; sleep 5001 &")
     await until(box, "sleep 5001")
@@ -360,14 +234,6 @@ async def test_asked_folder_is_entered_and_lasts(shell: Shell) -> None:
     assert (await shell.run("pwd")).output == "/usr\n"
 
 
-async def test_folder_that_was_removed(shell: Shell) -> None:
-    await shell.run("mkdir -p /tmp/short/life; cd /tmp/short/life")
-    await shell.run("rm -r /tmp/short")
-    result = await shell.run("pwd")
-    assert result.output == "/workspace\n"
-    assert result.note == "the folder /tmp/short/life was gone, so this ran in the workspace"
-
-
 async def test_commands_that_cannot_be(shell: Shell) -> None:
     with pytest.raises(SandboxError, match="null byte"):
         await shell.run("echo a\0b")
@@ -400,14 +266,6 @@ async def test_no_byte_is_lost_at_the_end_of_a_command(shell: Shell) -> None:
         assert (await shell.run("seq 700")).output == expected
 
 
-async def test_a_shell_that_was_stopped_meanwhile_is_replaced(shell: Shell) -> None:
-    pid = (await shell.run("cd /tmp; echo $$")).output
-    await shell.run(f"kill -STOP {pid}", session="other")
-    result = await shell.run("pwd", timeout_s=10)
-    assert (result.output, result.exit_code) == ("/tmp\n", 0)
-    assert "a new one goes on in /tmp" in result.note
-
-
 @pytest.mark.parametrize("level", [2, 0])
 async def test_the_other_levels_have_the_same_shell(level: Level) -> None:
     async with Sandbox.open(SandboxSpec(desktop=False, level=level)) as box:
@@ -423,23 +281,6 @@ async def test_the_other_levels_have_the_same_shell(level: Level) -> None:
         assert (await shell.run("pwd; echo $V")).output == "/\nkept\n"
 
 
-async def test_a_lost_shell_whose_folder_is_gone_goes_on_in_the_workspace(shell: Shell) -> None:
-    await shell.run("mkdir -p /tmp/lost && cd /tmp/lost")
-    await shell.run("kill -9 -1")
-    await shell.run("rmdir /tmp/lost", session="other")
-    result = await shell.run("pwd")
-    assert result.output == "/workspace\n"
-    assert result.note == "the folder /tmp/lost was gone, so this ran in the workspace"
-
-
-async def test_a_folder_that_may_not_be_entered_again(shell: Shell) -> None:
-    await shell.run("mkdir -p /tmp/shut && cd /tmp/shut && chmod 000 .")
-    await shell.run("kill -9 $$")
-    result = await shell.run("pwd")
-    assert result.output == "/workspace\n"
-    assert "/tmp/shut was gone" in result.note
-
-
 async def test_many_commands_leave_nothing(box: Sandbox, shell: Shell) -> None:
     async def held() -> list[str]:
         look = "n=(/proc/$$/fd/* /proc/[0-9]*); echo ${#n[@]}; cat /proc/{$$,$PPID}/statm"
@@ -453,72 +294,3 @@ async def test_many_commands_leave_nothing(box: Sandbox, shell: Shell) -> None:
     assert after[0] == before[0]
     pages = [int(after[at]) - int(before[at]) for at in (2, 9)]  # of bash and of what serves it
     assert max(pages) < 250
-
-
-HOSTILE = """
-import socket
-s = socket.socket(fileno=4)
-s.recv(100000)
-for packet in {packets!r}:
-    s.send(packet)
-s.recv(100000)
-"""
-
-
-def done(**changes: object) -> list[bytes]:
-    event = {
-        "event": "done",
-        "status": 0,
-        "cwd": "/",
-        "killed": False,
-        "gone": None,
-        "ended": None,
-        "log": None,
-    }
-    return [b"j" + json.dumps(event | changes).encode()]
-
-
-@pytest.mark.parametrize(
-    "packets",
-    [
-        [b"x"],
-        [b"j"],
-        [b"j[]"],
-        [b"j{"],
-        [b"j" + b"[" * 50_000],
-        [b"j\xff"],
-        [b'j{"event": "nothing"}'],
-        [b'j{"event": ["done"]}'],
-        [b'j{"event": "done"}'],
-        [b'j{"event": "waiting", "turn": 1, "program": "x"}'],
-        done(status=math.inf),
-        done(status="x"),
-        done(cwd="/\0"),
-        done(cwd="/" * 10_000),
-        done(gone={}),
-        [],
-    ],
-)
-async def test_an_inner_side_that_lies_ends_its_session_only(
-    box: Sandbox, shell: Shell, packets: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("__main__.py", HOSTILE.format(packets=packets))
-    with monkeypatch.context() as patch:
-        patch.setattr(shell_session, "_modules", archive.getvalue)
-        running = asyncio.ensure_future(shell.run("true", timeout_s=0.3))
-        await asyncio.sleep(0)
-    result = await running
-    assert "without its variables" in result.note
-    assert (await shell.run("echo fine")).output == "fine\n"
-
-
-async def test_words_from_inside_are_shown_safely(box: Sandbox, shell: Shell) -> None:
-    folder = "$'/tmp/\\e]0;x\\a\\nline'"
-    await shell.run(f"mkdir -p {folder}; cd {folder}; rmdir {folder}")
-    result = await shell.run("true")
-    assert result.note == "the folder /tmp/\\x1b]0;x\\x07\\nline was gone, so this ran in the workspace"
-    await shell.run("cp /bin/cat $'/tmp/\\e[31mred'")
-    asked = await shell.run("$'/tmp/\\e[31mred'")
-    assert asked.waiting == "\\x1b[31mred"

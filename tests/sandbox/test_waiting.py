@@ -6,17 +6,9 @@ import asyncio
 
 import pytest
 
-from pilotfish.sandbox import Sandbox, SandboxError, Shell
+from pilotfish.sandbox import SandboxError, Shell
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture
-def shell(box: Sandbox) -> Shell:
-    """The shell with a fresh main session."""
-    for name in box.shell.sessions:
-        box.shell.reset(name)
-    return box.shell
 
 
 async def until_idle(shell: Shell) -> None:

@@ -16,6 +16,8 @@ from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.computer import ComputerTool
 
+from .editor import Editor
+
 WIDTH, HEIGHT = 800, 600
 
 
@@ -154,3 +156,11 @@ async def box() -> AsyncIterator[Sandbox]:
     """A sandbox without a display, shared by the tests of one file."""
     async with Sandbox.open(SandboxSpec(desktop=False)) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def edit(box: Sandbox) -> Editor:
+    """The edit tool on an empty workspace."""
+    for path in sorted(box.workspace.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    return Editor(box)

@@ -1,65 +1,15 @@
 """The edit tool on real files in a real sandbox: what is not asked for does not change, byte for byte."""
 
-import io
 import json
 import os
 import stat
-from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from pilotfish.tools.base import ToolContext, ToolResult, tool_schema, validate
 from pilotfish.tools.edit import EditTool
-from pilotfish.tools.history import History, Step
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
-
-
-class Editor:
-    """The tool on one sandbox; every test has its own, and an empty workspace."""
-
-    def __init__(self, box):
-        self.box = box
-        self.tool = EditTool()
-        self.folder = box.workspace
-
-    async def __call__(self, command, path="a.txt", **arguments):
-        args = validate(self.tool, {"command": command, "path": path, **arguments})
-        if isinstance(args, ToolResult):
-            return args
-        return await self.tool.run(args, ToolContext(self.box))
-
-    async def does(self, *args, **arguments):
-        result = await self(*args, **arguments)
-        assert result.ok, result.text
-        return result.text
-
-    async def refuses(self, *args, **arguments):
-        before = self.bytes() if (self.folder / "a.txt").is_file() else None
-        result = await self(*args, **arguments)
-        assert not result.ok, result.text
-        assert result.text.startswith("edit: ")
-        assert before is None or self.bytes() == before
-        return result.text
-
-    def put(self, data, name="a.txt"):
-        """A file that the tool has not seen."""
-        self.tool = EditTool()
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return path
-
-    def bytes(self, name="a.txt"):
-        return (self.folder / name).read_bytes()
-
-
-@pytest.fixture
-def edit(box):
-    for path in sorted(box.workspace.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    return Editor(box)
 
 
 async def replaces(edit, data, old, new, expected):
@@ -403,147 +353,6 @@ async def test_without_a_sandbox_it_says_so():
     args = validate(EditTool(), {"command": "view", "path": "a"})
     assert not isinstance(args, ToolResult)
     assert "no sandbox" in (await EditTool().run(args, ToolContext())).text
-
-
-async def test_several_edits_are_made_in_order(edit):
-    edit.put(b"a = 1\r\nb = 2\r\nc = 3\r\n")
-    edits = [
-        {"old_text": "a = 1\nb = 2\n", "new_text": "a = 10\nb = 20\n"},
-        {"old_text": "b = 20", "new_text": "b = 21"},
-        {"old_text": " = ", "new_text": ": ", "replace_all": True},
-    ]
-    assert await edit.does("replace", edits=edits) == "ok; 3 edits"
-    assert edit.bytes() == b"a: 10\r\nb: 21\r\nc: 3\r\n"
-
-
-async def test_several_edits_are_made_all_or_not_at_all(edit):
-    edit.put(b"a = 1\nb = 2\nb = 2\n")
-    first = {"old_text": "a = 1", "new_text": "a = 2"}
-    for second, words in [
-        (
-            {"old_text": "c = 3", "new_text": "x"},
-            "nothing was changed: the `old_text` of edit 2 is not in a.txt",
-        ),
-        ({"old_text": "a = 1", "new_text": "x"}, "the nearest lines differ"),
-        ({"old_text": "b = 2", "new_text": "x"}, "edit 2 is 2 times in a.txt, at lines 2, 3"),
-        ({"old_text": "b = 2\nb", "new_text": "\ud800"}, "U+D800"),
-    ]:
-        assert words in await edit.refuses("replace", edits=[first, second])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"edits": []}, "`edits`"),
-        ({"edits": "a"}, "`edits` is 'a', but must be a list"),
-        ({"edits": ["a"]}, "`edits[0]` is 'a', but must be an object"),
-        ({"edits": [{"old_text": "a"}]}, "`edits[0].new_text` is missing"),
-        ({"edits": [{"old_text": "a", "new_text": "b", "replaceall": True}]}, "did you mean replace_all"),
-        (
-            {"edits": [{"old_text": "a", "new_text": "b"}, {"old_text": "", "new_text": "b"}]},
-            "`edits[1]`: `old_text` is",
-        ),
-        ({"edits": [{"old_text": "a", "new_text": "a"}]}, "the same"),
-        (
-            {"edits": [{"old_text": "a", "new_text": "b"}], "old_text": "a"},
-            "`edits` goes with `replace` alone",
-        ),
-    ],
-)
-async def test_wrong_edits_are_one_sentence(edit, arguments, words):
-    edit.put(b"a\n")
-    text = await edit.refuses("replace", **arguments)
-    assert words in text
-    assert "\n" not in text
-
-
-async def test_changes_are_taken_back_newest_first(edit):
-    original = "größe\r\n".encode("utf-16")
-    path = edit.put(original)
-    path.chmod(0o750)
-    await edit.does("replace", old_text="größe", new_text="a\nb")
-    await edit.does("insert", line=1, new_text="x")
-    await edit.does("create", new_text="other\n", overwrite=True)
-    assert await edit.does("undo") == "ok; as before the last edit"
-    assert edit.bytes() == "a\r\nx\r\nb\r\n".encode("utf-16")
-    await edit.does("replace", old_text="x", new_text="y")
-    for _ in range(3):
-        await edit.does("undo")
-    assert edit.bytes() == original
-    assert stat.S_IMODE(path.stat().st_mode) == 0o750
-    assert "no change of a.txt by this tool to undo" in await edit.refuses("undo")
-
-
-async def test_undoing_a_new_file_removes_it(edit):
-    await edit.does("create", "sub/new.txt", new_text="x\n")
-    await edit.does("create", "other.txt", new_text="x\n")
-    assert await edit.does("undo", "sub/new.txt") == "ok; the file is gone"
-    assert not (edit.folder / "sub" / "new.txt").exists()
-    assert edit.bytes("other.txt") == b"x\n"
-    await edit.does("create", "sub/new.txt", new_text="again\n")
-
-
-async def test_nothing_is_taken_back_over_a_change_from_elsewhere(edit):
-    edit.put(b"a\n")
-    await edit.does("replace", old_text="a", new_text="b")
-    (edit.folder / "a.txt").write_bytes(b"theirs\n")
-    assert "changed on disk since its last edit" in await edit.refuses("undo")
-    (edit.folder / "a.txt").unlink()
-    assert "does not exist" in (await edit("undo")).text
-
-
-async def test_what_is_kept_for_undoing_is_bounded():
-    history = History(max_bytes=100)
-    steps = [Step(("box", Path(str(n % 3))), bytes(30), b"%d" % n) for n in range(9)]
-    for step in steps:
-        history.add(step)
-    assert [history.last(("box", Path(name))) for name in "012"] == steps[-3:]
-    history.remove(steps[-1])
-    assert history.last(("box", Path("2"))) is None
-
-
-def picture_file(size, form, mode="RGB", **options):
-    image = Image.new(mode, size, (200, 10, 20, 0)[: len(mode)] if mode != "L" else 200)
-    out = io.BytesIO()
-    image.save(out, form, **options)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
-async def test_a_picture_is_shown(edit, form):
-    edit.put(picture_file((64, 48), form), "photo.txt")
-    result = await edit("view", "photo.txt")
-    assert (result.ok, result.text) == (True, f"({form} picture, 64x48)")
-    assert result.image.shape == (48, 64, 3)
-    assert abs(result.image.astype(int) - (200, 10, 20)).max() < 8
-    edit.put(picture_file((64, 48), form))
-    assert "picture" in await edit.refuses("replace", old_text="a", new_text="b")
-
-
-async def test_pictures_are_scaled_turned_and_put_on_white(edit):
-    edit.put(picture_file((3000, 1500), "PNG"))
-    result = await edit("view")
-    assert result.text == "(PNG picture, 3000x1500, shown as 1280x640)"
-    assert result.image.shape == (640, 1280, 3)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    edit.put(picture_file((64, 48), "JPEG", exif=exif))
-    result = await edit("view")
-    assert (result.text, result.image.shape) == ("(JPEG picture, 48x64)", (64, 48, 3))
-    edit.put(picture_file((8, 8), "PNG", "RGBA"))
-    assert ((await edit("view")).image == 255).all()
-
-
-async def test_pictures_that_are_damaged_or_too_large_are_named(edit):
-    whole = picture_file((640, 480), "PNG")
-    huge = whole[:16] + (60_000).to_bytes(4, "big") * 2 + whole[24:]
-    for data in (whole[: len(whole) // 2], whole[:-20] + bytes(20), huge):
-        edit.put(data)
-        result = await edit("view")
-        assert (result.ok, f"is a PNG picture of {len(data)} bytes" in result.text) == (False, True)
-    for text in ("BM is not always a picture\n", "ID3 is a way to learn trees\n", "RIFF\nGIF8\n"):
-        edit.put(text.encode())
-        assert text.split("\n")[0] in await edit.does("view")
 
 
 async def test_trailing_blanks_stay(edit):

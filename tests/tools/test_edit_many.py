@@ -1,0 +1,107 @@
+"""Several edits at once, and edits taken back: all or nothing, and to the byte."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from pilotfish.tools.history import History, Step
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
+
+
+async def test_several_edits_are_made_in_order(edit):
+    edit.put(b"a = 1\r\nb = 2\r\nc = 3\r\n")
+    edits = [
+        {"old_text": "a = 1\nb = 2\n", "new_text": "a = 10\nb = 20\n"},
+        {"old_text": "b = 20", "new_text": "b = 21"},
+        {"old_text": " = ", "new_text": ": ", "replace_all": True},
+    ]
+    assert await edit.does("replace", edits=edits) == "ok; 3 edits"
+    assert edit.bytes() == b"a: 10\r\nb: 21\r\nc: 3\r\n"
+
+
+async def test_several_edits_are_made_all_or_not_at_all(edit):
+    edit.put(b"a = 1\nb = 2\nb = 2\n")
+    first = {"old_text": "a = 1", "new_text": "a = 2"}
+    for second, words in [
+        (
+            {"old_text": "c = 3", "new_text": "x"},
+            "nothing was changed: the `old_text` of edit 2 is not in a.txt",
+        ),
+        ({"old_text": "a = 1", "new_text": "x"}, "the nearest lines differ"),
+        ({"old_text": "b = 2", "new_text": "x"}, "edit 2 is 2 times in a.txt, at lines 2, 3"),
+        ({"old_text": "b = 2\nb", "new_text": "\ud800"}, "U+D800"),
+    ]:
+        assert words in await edit.refuses("replace", edits=[first, second])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"edits": []}, "`edits`"),
+        ({"edits": "a"}, "`edits` is 'a', but must be a list"),
+        ({"edits": ["a"]}, "`edits[0]` is 'a', but must be an object"),
+        ({"edits": [{"old_text": "a"}]}, "`edits[0].new_text` is missing"),
+        ({"edits": [{"old_text": "a", "new_text": "b", "replaceall": True}]}, "did you mean replace_all"),
+        (
+            {"edits": [{"old_text": "a", "new_text": "b"}, {"old_text": "", "new_text": "b"}]},
+            "`edits[1]`: `old_text` is",
+        ),
+        ({"edits": [{"old_text": "a", "new_text": "a"}]}, "the same"),
+        (
+            {"edits": [{"old_text": "a", "new_text": "b"}], "old_text": "a"},
+            "`edits` goes with `replace` alone",
+        ),
+    ],
+)
+async def test_wrong_edits_are_one_sentence(edit, arguments, words):
+    edit.put(b"a\n")
+    text = await edit.refuses("replace", **arguments)
+    assert words in text
+    assert "\n" not in text
+
+
+async def test_changes_are_taken_back_newest_first(edit):
+    original = "größe\r\n".encode("utf-16")
+    path = edit.put(original)
+    path.chmod(0o750)
+    await edit.does("replace", old_text="größe", new_text="a\nb")
+    await edit.does("insert", line=1, new_text="x")
+    await edit.does("create", new_text="other\n", overwrite=True)
+    assert await edit.does("undo") == "ok; as before the last edit"
+    assert edit.bytes() == "a\r\nx\r\nb\r\n".encode("utf-16")
+    await edit.does("replace", old_text="x", new_text="y")
+    for _ in range(3):
+        await edit.does("undo")
+    assert edit.bytes() == original
+    assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    assert "no change of a.txt by this tool to undo" in await edit.refuses("undo")
+
+
+async def test_undoing_a_new_file_removes_it(edit):
+    await edit.does("create", "sub/new.txt", new_text="x\n")
+    await edit.does("create", "other.txt", new_text="x\n")
+    assert await edit.does("undo", "sub/new.txt") == "ok; the file is gone"
+    assert not (edit.folder / "sub" / "new.txt").exists()
+    assert edit.bytes("other.txt") == b"x\n"
+    await edit.does("create", "sub/new.txt", new_text="again\n")
+
+
+async def test_nothing_is_taken_back_over_a_change_from_elsewhere(edit):
+    edit.put(b"a\n")
+    await edit.does("replace", old_text="a", new_text="b")
+    (edit.folder / "a.txt").write_bytes(b"theirs\n")
+    assert "changed on disk since its last edit" in await edit.refuses("undo")
+    (edit.folder / "a.txt").unlink()
+    assert "does not exist" in (await edit("undo")).text
+
+
+async def test_what_is_kept_for_undoing_is_bounded():
+    history = History(max_bytes=100)
+    steps = [Step(("box", Path(str(n % 3))), bytes(30), b"%d" % n) for n in range(9)]
+    for step in steps:
+        history.add(step)
+    assert [history.last(("box", Path(name))) for name in "012"] == steps[-3:]
+    history.remove(steps[-1])
+    assert history.last(("box", Path("2"))) is None
