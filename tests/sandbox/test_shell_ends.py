@@ -12,7 +12,8 @@ import pytest
 
 from pilotfish.sandbox import Sandbox, Shell, shell_session
 
-from .inside import until
+from .host import open_fds
+from .inside import names, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 
@@ -218,3 +219,31 @@ async def test_words_from_inside_are_shown_safely(box: Sandbox, shell: Shell) ->
     await shell.run("cp /bin/cat $'/tmp/\\e[31mred'")
     asked = await shell.run("$'/tmp/\\e[31mred'")
     assert asked.waiting == "\\x1b[31mred"
+
+
+async def test_many_sessions_leave_nothing(box: Sandbox, shell: Shell) -> None:
+    await shell.run("sleep 8101 &")
+    await until(box, "sleep 8101")
+    shell.reset()
+    await until(box, "sleep 8101", gone=True)
+    fds, running = open_fds(), len(await names(box))
+    for number in range(15):
+        session = f"s{number % 3}"
+        await shell.run(f"sleep 82{number} & cat", session=session)
+        shell.reset(session)
+    for number in range(15):
+        await until(box, f"sleep 82{number}", gone=True)
+    while len(await names(box)) > running:
+        pass
+    assert open_fds() == fds
+
+
+async def test_cancelling_an_answer_ends_the_command(box: Sandbox, shell: Shell) -> None:
+    await shell.run("V=kept; read a; sleep 8301")
+    answering = asyncio.ensure_future(shell.type("x\n"))
+    await until(box, "sleep 8301")
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert (await shell.run("echo $V")).output == "kept\n"
+    await until(box, "sleep 8301", gone=True)
