@@ -49,6 +49,7 @@ _CHUNK = 64 * 1024
 _IUTF8 = 0o40000  # a backspace takes a whole character; asm-generic/termbits.h
 _FIRST_LOOK_S, _LAST_PAUSE_S = 0.03, 0.25  # a running command is looked at ever less often
 _SURE_S = 0.02  # between the two equal looks that say that a program waits
+_QUIET_S = 1.0  # how long one that waits for other things too must have been quiet
 _WAKE_S = 0.3  # how long a program may take to wake up to what was typed
 _ABORT_S = 1.0  # how long bash may take to give up its command
 _SWEEP_S = 2.0  # how long the ending of a tree is tried
@@ -112,7 +113,7 @@ class Session:
         self.abort_until: float | None = None
         self.before: Known = frozenset()
         self.untyped = bytearray()
-        self.next_look = self.pause = 0.0
+        self.next_look = self.pause = self.quiet_since = 0.0
         self.seen: tuple[Waiter, int] | None = None
         self.asleep: tuple[Waiter, float] | None = None  # who waited when something was typed, and until when
         self.selector = selectors.DefaultSelector()
@@ -287,7 +288,8 @@ class Session:
 
     def look_soon(self) -> None:
         self.seen, self.pause = None, _FIRST_LOOK_S
-        self.next_look = time.monotonic() + self.pause
+        self.quiet_since = time.monotonic()
+        self.next_look = self.quiet_since + self.pause
 
     def look(self) -> None:
         """See whether the command waits for something to be typed; say so once."""
@@ -302,6 +304,8 @@ class Session:
                 self.bash.ask()
         elif self.untyped or (self.asleep and found[0] == self.asleep[0] and now < self.asleep[1]):
             self.seen = None  # what was typed has not reached it yet
+        elif not found[0].alone and now < self.quiet_since + _QUIET_S:
+            self.seen = None
         elif found != self.seen:
             self.seen, self.next_look = found, now + _SURE_S
         else:

@@ -51,12 +51,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A thread that waits for the terminal. Two equal looks mean that it did not run between them."""
+    """A thread that waits for the terminal. Two equal looks mean that it did not run between them.
+
+    alone: it waits for nothing else. A program that does, such as `script` or an event loop, may as well be
+    waiting for its own work.
+    """
 
     pid: int
     thread: int
     call: str
     switches: str
+    alone: bool
 
 
 def processes() -> dict[int, Entry]:
@@ -108,9 +113,11 @@ def _waits(pid: int, thread: int, device: int) -> Waiter | None:
     call = _text(f"{folder}/syscall")
     try:
         number, *arguments = (int(word, 0) for word in call.split()[:4])
-        if any(_is_terminal(pid, fd, device) for fd in _watched(pid, number, arguments)):
+        watched = [_is_terminal(pid, fd, device) for fd in _watched(pid, number, arguments)]
+        if any(watched):
             status = _text(f"{folder}/status")
-            return Waiter(pid, thread, call, status[status.find("voluntary_ctxt_switches") :])
+            switches = status[status.find("voluntary_ctxt_switches") :]
+            return Waiter(pid, thread, call, switches, all(watched))
     except (ValueError, IndexError, OSError, struct.error):
         pass  # it runs just now, has ended, or cannot be looked at
     return None

@@ -87,6 +87,17 @@ async def test_who_only_takes_long(shell: Shell, command: str) -> None:
     assert (result.timed_out, result.waiting) == (True, None)
 
 
+@pytest.mark.parametrize(
+    "relay", ["script -qec '{}' /dev/null", 'python3 -c \'import pty, sys; pty.spawn(["sh", "-c", "{}"])\'']
+)
+async def test_who_passes_a_terminal_on_to_its_own_work(shell: Shell, relay: str) -> None:
+    result = await shell.run(relay.format("sleep 0.6; echo one; sleep 0.6; echo two"), timeout_s=20)
+    assert (result.waiting, result.output, result.exit_code) == (None, "one\ntwo\n", 0)
+    asked = await shell.run(relay.format("read x; echo got $" + "x"), timeout_s=20)
+    assert asked.waiting is not None
+    assert (await shell.type("y\n")).output.endswith("got y\n")
+
+
 async def test_a_conversation(shell: Shell) -> None:
     first = await shell.run("python3 -i")
     assert first.output.endswith(">>> ")
