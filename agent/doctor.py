@@ -13,7 +13,7 @@ from pathlib import Path
 from pilotfish.agent.settings import Settings
 from pilotfish.sandbox import Piece, check
 
-OPTIONAL = frozenset({"GPU", "MiniWoB++ pages"})
+OPTIONAL = frozenset({"GPU", "MiniWoB++ pages", "sandbox level 2", "control group"})
 """Pieces without which the rest still works."""
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pilotfish.sandbox.drop import STAGE
@@ -53,18 +52,17 @@ class Shares:
         self._found[source] = self._found.get(source, False) or writable
         return f"{STAGE}/{list(self._found).index(source)}"
 
-    def command(self, user: int, argv: Sequence[str], groups: Iterable[Path] = ()) -> list[str]:
-        """`argv`, run by `user`. groups: files of control groups that it joins before."""
-        shares = [{"source": source, "writable": writable} for source, writable in self._found.items()]
-        plan = json.dumps({"user": user, "shares": shares, "groups": [str(group) for group in groups]})
-        return [find_python()[0], "-I", "-S", str(DROP_SCRIPT), plan, *argv]
+    def command(self, user: int, argv: Sequence[str]) -> list[str]:
+        """`argv`, run by `user`."""
+        shares = [f"{'rw' if writable else 'ro'}:{source}" for source, writable in self._found.items()]
+        return [find_python()[0], "-I", "-S", str(DROP_SCRIPT), str(user), *shares, "--", *argv]
 
 
 # What everybody may read where it lies.
 _COMMON = ("/usr", "/etc", "/proc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/cache")
 
 
-def bwrap_as(user: int, argv: Sequence[str], groups: Iterable[Path] = ()) -> list[str]:
+def bwrap_as(user: int, argv: Sequence[str]) -> list[str]:
     """A bubblewrap command, run by `user`; what it binds is shared with that user."""
     shares = Shares()
     lowered = list(argv)
@@ -75,7 +73,7 @@ def bwrap_as(user: int, argv: Sequence[str], groups: Iterable[Path] = ()) -> lis
             lowered[at + 1] = shares.add(argv[at + 1], word == "--bind")
         elif word == "--":
             break
-    return shares.command(user, lowered, groups)
+    return shares.command(user, lowered)
 
 
 def _is_common(path: str) -> bool:

@@ -12,8 +12,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pilotfish.sandbox.browser import CHROMIUM_POLICY, CHROMIUM_POLICY_PLACES, Browser
+from pilotfish.sandbox.browser import (
+    CHROMIUM_FLAGS,
+    CHROMIUM_FLAGS_PLACE,
+    CHROMIUM_POLICY,
+    CHROMIUM_POLICY_PLACES,
+    Browser,
+)
 from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, write_etc
+from pilotfish.sandbox.cgroup import ControlGroup
+from pilotfish.sandbox.cgroup import make as make_group
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
@@ -33,6 +41,7 @@ T = TypeVar("T")
 BOX_VARIABLE = "PILOTFISH_BOX"
 _START_SECONDS = 20.0
 _CLOSE_SECONDS = 1.5
+_OWN_PROCESSES = 16  # what the sandbox itself needs besides the programs
 _SWEEP_SECONDS = 15.0
 
 _ENV: Mapping[str, str] = {
@@ -74,6 +83,7 @@ class Sandbox:
         self._monitor: asyncio.subprocess.Process | None = None
         self._inner_pid: int | None = None
         self._janitor: Janitor | None = None
+        self._group: ControlGroup | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -136,6 +146,16 @@ class Sandbox:
     def protection(self) -> str:
         """What stands around it, in a sentence to be shown with whatever is shown of a run."""
         return meaning(self.spec.level)
+
+    @property
+    def bounds(self) -> str:
+        """Who counts memory: the kernel for the whole sandbox, or each process for itself."""
+        memory = f"{self.spec.limits.memory_bytes >> 20} MiB"
+        if self._group is not None:
+            return f"a control group (version {self._group.version}) of {memory} for the whole sandbox"
+        return (
+            f"{self.spec.limits.data_bytes >> 20} MiB for each process, as no control group can be made here"
+        )
 
     @property
     def is_open(self) -> bool:
@@ -220,9 +240,16 @@ class Sandbox:
             extra[INNER_OPENBOX_CONFIG] = _written(etc / "openbox", OPENBOX_CONFIG)
             policy = _written(etc / "chromium", json.dumps(CHROMIUM_POLICY))
             extra |= dict.fromkeys(CHROMIUM_POLICY_PLACES, policy)
+            extra[CHROMIUM_FLAGS_PLACE] = _written(etc / "chromium-flags", CHROMIUM_FLAGS)
             with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
                 chromium = find_chromium()
-        self._janitor = await Janitor.hire(self._folder.path, self._display.number if self._display else None)
+        self._group = make_group(
+            f"pilotfish-{self.id}", self.spec.limits.processes + _OWN_PROCESSES, self.spec.limits.memory_bytes
+        )
+        groups = self._group.folders if self._group else ()
+        self._folder.note_groups(groups)
+        display = self._display.number if self._display else None
+        self._janitor = await Janitor.hire(self._folder.path, display, groups)
         mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra)
         await self._start_guest(mounts)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
@@ -238,8 +265,9 @@ class Sandbox:
         launch: Launch | None = None
         try:
             launch = self._starter.launch(mounts, theirs.fileno(), status_write)
+            argv = self._group.command(launch.argv) if self._group else launch.argv
             self._monitor = await asyncio.create_subprocess_exec(
-                *launch.argv,
+                *argv,
                 pass_fds=[theirs.fileno(), status_write, *launch.fds],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -288,6 +316,8 @@ class Sandbox:
             if self._janitor is not None:
                 steps.push_async_callback(self._janitor.dismiss)
             steps.push_async_callback(asyncio.to_thread, self._folder.remove)
+            if self._group is not None:
+                steps.push_async_callback(asyncio.to_thread, self._group.remove)
             steps.callback(self.files.close)
             if self._monitor is not None:
                 steps.push_async_callback(self._end_monitor, self._monitor)
@@ -301,12 +331,13 @@ class Sandbox:
             # Below level 3 the guest itself ends all programs, one by one.
             await asyncio.wait_for(monitor.wait(), _CLOSE_SECONDS if self.spec.level == 3 else _SWEEP_SECONDS)
         except TimeoutError:
-            # First the inner PID 1, so that bubblewrap still is there to collect it.
+            # First the inner PID 1, so that bubblewrap still is there to collect it. Before there is one, a
+            # half of bubblewrap may wait for the other for ever: both are in one group.
             with contextlib.suppress(ProcessLookupError):
                 if self._inner_pid is not None:
                     os.kill(self._inner_pid, signal.SIGKILL)
                 else:
-                    monitor.kill()
+                    os.killpg(monitor.pid, signal.SIGKILL)
             await monitor.wait()
 
 

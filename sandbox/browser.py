@@ -47,6 +47,10 @@ CHROMIUM_POLICY_PLACES = (
     "/etc/chromium/policies/managed/pilotfish.json",
     "/etc/opt/chrome/policies/managed/pilotfish.json",
 )
+# A Chromium that a program inside starts cannot build a sandbox within its filter. Debian's launcher reads
+# this.
+CHROMIUM_FLAGS_PLACE = "/etc/chromium.d/pilotfish"
+CHROMIUM_FLAGS = 'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --no-sandbox --disable-gpu --no-first-run"\n'
 CHROMIUM_POLICY = {
     "AutofillAddressEnabled": False,
     "AutofillCreditCardEnabled": False,

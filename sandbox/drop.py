@@ -1,31 +1,24 @@
-# ruff: noqa: PTH116
+# ruff: noqa: PTH102, PTH116
 """Becomes a user without powers before the sandbox is built, when real root asks for one.
 
 To the host's kernel a program started by root is root, whatever namespace it is in: limits on processes do
 not count for it, and a mistake in the sandbox is a mistake with root's powers. So this script stands in front
-of the rest: `python3 -I -S drop.py PLAN COMMAND...`, with the standard library only. PLAN is JSON:
+of the rest: `python3 -I -S drop.py USER SHARE... -- COMMAND...`, where USER is a number and each SHARE is
+`rw:PATH` or `ro:PATH`.
 
-    {"user": 2000000001, "shares": [{"source": "/srv/work", "writable": true}, ...], "groups": ["/sys/..."]}
-
-Each source is mounted at /tmp/0, /tmp/1 and so on, in a mount namespace that nothing else sees, and with its
-owner shown as `user` (an idmapped mount): the user may write there, and what it writes is the owner's on
-disk.
-`groups` are files of control groups to be joined. On failure it says `drop: WHAT: WHY` and ends with 1.
+The shares are mounted at /tmp/0, /tmp/1 and so on, in a mount namespace that nothing else sees, and with
+their owner shown as USER (an idmapped mount): the user may write there, and what it writes is the owner's on
+disk. On failure it says `drop: WHAT: WHY` and ends with 1. It imports next to nothing, as every sandbox waits
+for it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
-import json
 import os
-import signal
+import stat
 import struct
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 STAGE = "/tmp"
 FAILED = "drop: "
@@ -38,20 +31,17 @@ _NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
 _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 0x40000, 2, 4
 _LAST_ID = 2**32 - 1
 
+_SIGKILL = 9
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@contextlib.contextmanager
-def _stage(name: str) -> Iterator[None]:
-    """Say what failed."""
-    try:
-        yield
-    except OSError as error:
-        sys.stderr.write(f"{FAILED}{name}: {os.strerror(error.errno or 0)}\n")
-        sys.exit(1)
+def _fail(what: str, error: OSError) -> None:
+    sys.stderr.write(f"{FAILED}{what}: {os.strerror(error.errno or 0)}\n")
+    sys.exit(1)
 
 
-def _call(number: int, *arguments: Any) -> int:
+def _call(number: int, *arguments: int | bytes) -> int:
     wide = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     result = _libc.syscall(ctypes.c_long(number), *wide)
     if result < 0:
@@ -72,7 +62,6 @@ def _swapped(owner: int, user: int) -> str:
     return "".join(f"{inner} {outer} {count}\n" for inner, outer, count in lines if count > 0)
 
 
-@functools.cache
 def _namespace(owner: int, group: int, user: int) -> int:
     """A user namespace that is only a map of ids; its descriptor."""
     go_read, go_write = os.pipe()
@@ -94,7 +83,7 @@ def _namespace(owner: int, group: int, user: int) -> int:
             _write_map(f"/proc/{child}/{name}", number, user)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, _SIGKILL)
         os.waitpid(child, 0)
         for fd in (go_read, go_write, made_read):
             os.close(fd)
@@ -102,25 +91,34 @@ def _namespace(owner: int, group: int, user: int) -> int:
 
 def _write_map(path: str, owner: int, user: int) -> None:
     try:
-        Path(path).write_text(_swapped(owner, user))
+        _write(path, _swapped(owner, user))
     except PermissionError:  # we ourselves are in a namespace that has not all ids
-        Path(path).write_text(f"{owner} {user} 1\n")
+        _write(path, f"{owner} {user} 1\n")
 
 
-def _take(share: dict[str, Any], user: int) -> int:
-    """A detached mount of one share, with its owner shown as `user`."""
-    source = os.fsencode(share["source"])
-    tree = _call(_OPEN_TREE, _AT_FDCWD, source, _CLONE_TREE | _CLOEXEC)
-    found = os.stat(source)
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        namespace = _namespace(found.st_uid, found.st_gid, user)
-        _set_attributes(tree, _NOSUID | _NODEV | _IDMAP, namespace)
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _take(source: str, writable: bool, user: int, namespaces: dict[tuple[int, int], int]) -> tuple[int, bool]:
+    """A detached mount of a share, with its owner shown as `user`; and whether it is a folder."""
+    tree = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _CLONE_TREE | _CLOEXEC)
+    found = os.stat(source)
+    owner = (found.st_uid, found.st_gid)
+    try:
+        if owner not in namespaces:
+            namespaces[owner] = _namespace(*owner, user)
+        _set_attributes(tree, _NOSUID | _NODEV | _IDMAP, namespaces[owner])
     except OSError:
         # What is only read may lie on a file system that cannot do this; others may read it, or not.
-        if share["writable"]:
+        if writable:
             raise
         _set_attributes(tree, _NOSUID | _NODEV, 0)
-    return tree
+    return tree, stat.S_ISDIR(found.st_mode)
 
 
 def _set_attributes(tree: int, attributes: int, namespace: int) -> None:
@@ -130,38 +128,45 @@ def _set_attributes(tree: int, attributes: int, namespace: int) -> None:
 
 def _put(tree: int, is_folder: bool, target: str) -> None:
     if is_folder:
-        Path(target).mkdir()
+        os.mkdir(target)
     else:
-        Path(target).touch()
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     _call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_EMPTY)
     os.close(tree)
 
 
-def main() -> None:
-    plan = json.loads(sys.argv[1])
-    command = sys.argv[2:]
-    user = int(plan["user"])
-    with _stage("control groups"):
-        for group in plan["groups"]:
-            Path(group).write_text(str(os.getpid()))
-    with _stage("mount namespace"):
+def _stage(shares: list[str], user: int) -> None:
+    """Build the mount namespace."""
+    what = "mount namespace"
+    try:
         _check(_libc.unshare(_NEW_MOUNTS))
         _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
-    trees = []
-    for share in plan["shares"]:
-        with _stage(share["source"]):
-            trees.append((_take(share, user), Path(share["source"]).is_dir()))
-    with _stage("stage"):
+        trees = []
+        namespaces: dict[tuple[int, int], int] = {}
+        for share in shares:
+            kind, _, what = share.partition(":")
+            trees.append(_take(what, kind == "rw", user, namespaces))
+        what = STAGE
         options = b"mode=0711,size=1m"
         _check(_libc.mount(b"pilotfish", STAGE.encode(), b"tmpfs", _MS_NOSUID | _MS_NODEV, options))
         for index, (tree, is_folder) in enumerate(trees):
             _put(tree, is_folder, f"{STAGE}/{index}")
-    with _stage("user"):
+    except OSError as error:
+        _fail(what, error)
+
+
+def main() -> None:
+    user, words = int(sys.argv[1]), sys.argv[2:]
+    end = words.index("--")
+    _stage(words[:end], user)
+    command = words[end + 1 :]
+    try:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    with _stage(command[0]):
         os.execv(command[0], command)
+    except OSError as error:
+        _fail(command[0], error)
 
 
 if __name__ == "__main__":

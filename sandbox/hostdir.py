@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pilotfish.sandbox.errors import SandboxError
@@ -67,9 +67,18 @@ def sweep(base: Path) -> None:
                 OSError
             ):  # its last programs may be dying just now: the next sweep gets it
                 release_displays_of(folder)
+                remove_groups_of(folder)
                 remove_tree(folder)
         finally:
             os.close(fd)
+
+
+def remove_groups_of(folder: Path) -> None:
+    """Remove the control groups that the sandbox of `folder` has noted there."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in (folder / "groups").read_text().splitlines():
+            with contextlib.suppress(FileNotFoundError):
+                Path(line).rmdir()
 
 
 def release_displays_of(folder: Path) -> None:
@@ -109,6 +118,10 @@ class HostFolder:
         path = self.path / name
         path.mkdir(mode=0o700, exist_ok=True)
         return path
+
+    def note_groups(self, groups: Iterable[Path]) -> None:
+        """Have these control groups removed with the folder by whoever removes it when we cannot."""
+        (self.path / "groups").write_text("".join(f"{group}\n" for group in groups))
 
     def claim_display(self) -> int:
         """Claim a free display number: its lock file and its socket name are ours until `remove`."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
-# $1 is the private folder, $2 the display number or nothing. Only a name that points into the folder is
-# removed. The folder is tried a few times, because the last programs inside may still be dying.
+# $1 is the private folder, $2 the display number or nothing, the rest are folders of control groups. Of the
+# display, only a name that points into the private folder is removed. All is tried a few times, because the
+# last programs inside may still be dying.
 _SCRIPT = """
 group=
 while read -r word; do
@@ -26,9 +28,14 @@ if [ -n "$2" ]; then
         "$1"/*) rm -f "/tmp/.X11-unix/X$2" "/tmp/.X$2-lock" ;;
     esac
 fi
+folder=$1
+shift 2
 for try in 1 2 3 4 5 6 7 8 9 10; do
-    rm -rf -- "$1" 2>/dev/null && exit 0
-    chmod -R u+rwx -- "$1" 2>/dev/null
+    for left; do rmdir -- "$left" 2>/dev/null; done
+    rm -rf -- "$folder" 2>/dev/null && removed=yes
+    for left; do [ -d "$left" ] && removed=; done
+    [ -n "$removed" ] && exit 0
+    chmod -R u+rwx -- "$folder" 2>/dev/null
     sleep 0.2
 done
 """
@@ -41,7 +48,7 @@ class Janitor:
         self._process = process
 
     @classmethod
-    async def hire(cls, folder: Path, display: int | None) -> Janitor:
+    async def hire(cls, folder: Path, display: int | None, groups: Sequence[Path] = ()) -> Janitor:
         return cls(
             await asyncio.create_subprocess_exec(
                 "/bin/sh",
@@ -50,6 +57,7 @@ class Janitor:
                 "pilotfish-janitor",
                 str(folder),
                 str(display or ""),
+                *map(str, groups),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from pilotfish.sandbox import cgroup, landlock
 from pilotfish.sandbox.drop import FAILED
 from pilotfish.sandbox.errors import SandboxUnavailable
 
@@ -176,9 +177,26 @@ def check() -> list[Piece]:
         else:
             meaning, _, mend = str(start_trouble(done.stderr)).partition(": ")
             pieces.append(Piece("isolation", False, meaning, mend))
+    pieces += [_level_2(), _control_group()]
     try:
         pieces.append(Piece("Chromium", True, str(find_chromium().host)))
     except SandboxUnavailable as error:
         meaning, _, mend = str(error).partition(": ")
         pieces.append(Piece("Chromium", False, meaning, mend))
     return pieces
+
+
+def _level_2() -> Piece:
+    """What can be had without namespaces, by who asks for it."""
+    found = landlock.version()
+    if found >= landlock.NEEDED_VERSION:
+        return Piece("sandbox level 2", True, f"Landlock {found}, for --sandbox-level 2")
+    detail = f"Landlock {found or 'is missing'}, {landlock.NEEDED_VERSION} is needed for --sandbox-level 2"
+    return Piece("sandbox level 2", False, detail, "start a Linux 6.12 or newer")
+
+
+def _control_group() -> Piece:
+    place = cgroup.working_place()
+    if place is None:
+        return Piece("control group", False, "none can be made: memory is bounded for each process only")
+    return Piece("control group", True, f"version {place[0]}: memory is bounded for the whole sandbox")

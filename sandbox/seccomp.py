@@ -19,6 +19,7 @@ import platform
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from pilotfish.sandbox.errors import SandboxUnavailable
@@ -171,6 +172,7 @@ def rules(kind: Kind, own_user: bool = False) -> tuple[Rule, ...]:
     return (*_COMMON, *_NO_NAMESPACES, *_APART, *(() if own_user else _NAMED_FILES))
 
 
+@cache
 def build(kind: Kind, machine: str | None = None, own_user: bool = False) -> bytes:
     """A filter as an array of `struct sock_filter`, for `machine` or the one this runs on.
 

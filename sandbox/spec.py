@@ -50,15 +50,17 @@ _RESERVED = (
 class Limits:
     """Bounds on what one sandbox may use. Sizes are bytes.
 
-    processes counts threads too, over the whole sandbox (the kernel does not count them when the sandbox is
-    started by real root); the other numbers hold for each process, the three `*_folder` ones for each
-    memory-backed folder.
+    processes counts threads too, over the whole sandbox (at level 2, over all of the user's). memory_bytes is
+    what all programs and memory-backed folders of a sandbox may take together; it holds where a control group
+    can be made (`Sandbox.bounds` says whether). The other numbers hold for each process, the three `*_folder`
+    ones for each memory-backed folder.
     """
 
     processes: int = 4096
     open_files: int = 8192
     file_bytes: int = 2 << 30
     data_bytes: int = 8 << 30
+    memory_bytes: int = 8 << 30
     tmp_folder: int = 1 << 30
     home_folder: int = 1 << 30
     shm_folder: int = 1 << 30

@@ -189,3 +189,15 @@ async def test_chromium_keeps_its_own_sandbox(desk: Sandbox) -> None:
     assert {line.split()[-1] for line in lines if line.startswith("Seccomp_filters")} == {"2"}
     assert own_net.startswith("net:")
     assert own_pid.startswith("pid:")
+
+
+@pytest.mark.skipif(not Path("/etc/chromium.d").is_dir(), reason="only Debian's launcher can be told")
+async def test_a_browser_started_by_hand_works_too(desk: Sandbox) -> None:
+    page = "data:text/html,<p>by hand"
+    by_hand = await desk.run(["chromium", "--headless", "--user-data-dir=/tmp/hand", "--dump-dom", page])
+    assert await by_hand.wait(30) == 0
+    assert "<p>by hand</p>" in by_hand.output
+    # Without being told it refuses: within the filter it cannot build a sandbox of its own.
+    itself = await desk.run(["/usr/lib/chromium/chromium", "--headless", "--dump-dom", page])
+    assert await itself.wait(30) != 0
+    assert "No usable sandbox" in itself.output

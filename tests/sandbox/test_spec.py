@@ -132,6 +132,8 @@ def test_every_trouble_of_bubblewrap_has_a_sentence(stderr: str, words: str) -> 
 
 
 def test_check_finds_everything_here() -> None:
-    pieces = check()
-    assert {piece.name for piece in pieces} == {"bwrap", "bash", "Xvfb", "openbox", "isolation", "Chromium"}
-    assert all(piece.ok and piece.detail and not piece.mend for piece in pieces)
+    needed = {"bwrap", "bash", "Xvfb", "openbox", "isolation", "Chromium"}
+    pieces = {piece.name: piece for piece in check()}
+    assert set(pieces) == needed | {"sandbox level 2", "control group"}
+    assert all(pieces[name].ok and not pieces[name].mend for name in needed)
+    assert all(piece.detail for piece in pieces.values())

@@ -1,0 +1,131 @@
+"""Limits on everything in a sandbox together, by a control group of its own, where this process may make one.
+
+Tried are the unified hierarchy (version 2: the own group and those above it, where `memory` and `pids` are
+delegated) and then the two old ones (version 1, which takes root). Where neither is to be had, the limits of
+each process are all there is, and `Sandbox.bounds` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NEEDED = ("memory", "pids")
+_REMOVE_SECONDS = 2.0
+# $@: files that take the number of a process, then `--`, then what is to be run.
+_JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """A group, which in version 1 is a folder for each of the two."""
+
+    version: int
+    folders: tuple[Path, ...]
+
+    @property
+    def entrances(self) -> list[Path]:
+        """The files that a process writes its number to, to be in it with all that it starts."""
+        return [folder / "cgroup.procs" for folder in self.folders]
+
+    def command(self, argv: list[str]) -> list[str]:
+        """`argv`, in this group."""
+        return ["/bin/sh", "-c", _JOIN, "join", *map(str, self.entrances), "--", *argv]
+
+    def remove(self) -> None:
+        """Remove it once the last process has left; the last ones may just be dying."""
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        for folder in self.folders:
+            while folder.exists():
+                try:
+                    folder.rmdir()
+                except OSError:
+                    if time.monotonic() > deadline:
+                        return
+                    time.sleep(0.005)
+
+
+def make(name: str, processes: int, memory_bytes: int) -> ControlGroup | None:
+    """A new group with these limits; None where this process cannot make one that works."""
+    place = working_place()
+    return None if place is None else _made(*place, name, processes, memory_bytes)
+
+
+@functools.cache
+def working_place() -> tuple[int, tuple[Path, ...]] | None:
+    """The version and the folders that groups can be made in: found by making one and joining it."""
+    own = _own_groups(Path("/proc/self/cgroup").read_text())
+    mounts = _mounts(Path("/proc/self/mountinfo").read_text())
+    for version, parents in _places(own, mounts):
+        group = _made(version, parents, f"pilotfish-trial-{os.getpid()}", 8, 64 << 20)
+        if group is not None:
+            joined = subprocess.run(group.command(["/bin/true"]), stderr=subprocess.DEVNULL)
+            group.remove()
+            if joined.returncode == 0:
+                return version, parents
+    return None
+
+
+def _made(
+    version: int, parents: tuple[Path, ...], name: str, processes: int, memory_bytes: int
+) -> ControlGroup | None:
+    group = ControlGroup(version, tuple(parent / name for parent in parents))
+    memory = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    try:
+        for folder in group.folders:
+            folder.mkdir()
+        (group.folders[0] / memory).write_text(str(memory_bytes))
+        (group.folders[-1] / "pids.max").write_text(str(processes))
+    except OSError:
+        group.remove()
+        return None
+    return group
+
+
+def _own_groups(text: str) -> dict[str, str]:
+    """The group of this process for each controller; '' is the unified hierarchy."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        found |= dict.fromkeys(controllers.split(","), path)
+    return found
+
+
+def _mounts(text: str) -> dict[str, Path]:
+    """Where each controller is mounted; '' is the unified hierarchy."""
+    found: dict[str, Path] = {}
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            found[""] = Path(before.split()[4])
+        elif kind == "cgroup":
+            found |= dict.fromkeys(options.split(","), Path(before.split()[4]))
+    return found
+
+
+def _places(own: dict[str, str], mounts: dict[str, Path]) -> Iterator[tuple[int, tuple[Path, ...]]]:
+    """Folders that a new group may be made in: one for version 2, one for each controller for version 1."""
+    if "" in own and "" in mounts:
+        place = _below(mounts[""], own[""])
+        for folder in (place, *place.parents):
+            if not folder.is_relative_to(mounts[""]):
+                break
+            with contextlib.suppress(OSError):
+                delegated = (folder / "cgroup.subtree_control").read_text().split()
+                if os.access(folder, os.W_OK) and set(_NEEDED) <= set(delegated):
+                    yield 2, (folder,)
+    if all(name in own and name in mounts for name in _NEEDED):
+        parents = tuple(_below(mounts[name], own[name]) for name in _NEEDED)
+        if all(os.access(parent, os.W_OK) for parent in parents):
+            yield 1, parents
+
+
+def _below(mount: Path, path: str) -> Path:
+    return mount / path.lstrip("/")
