@@ -22,6 +22,7 @@ async def main(shape: str) -> None:
         if shape.startswith("browser"):
             await box.browser.open("data:text/html,hello")
         await box.shell.run("(setsid nohup sleep 7001 >/dev/null 2>&1 &); sleep 7002 &")
+        await box.shell.run("until [ $(pgrep -fc '^sleep 700') = 2 ]; do sleep 0.01; done", timeout_s=10)
         await box.run(
             ["sh", "-c", "trap '' TERM HUP INT; while :; do sleep 0.05; echo x >> /workspace/log; done"]
         )

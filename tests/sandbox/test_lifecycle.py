@@ -86,6 +86,7 @@ async def test_closing_leaves_nothing() -> None:
     async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
         await box.shell.run("setsid nohup sleep 8001 >/dev/null 2>&1 & sleep 8002 &")
         await box.run(["sleep", "8003"])
+        await box.shell.run("until [ $(pgrep -fc '^sleep 800') = 3 ]; do sleep 0.01; done", timeout_s=10)
         tree = process_tree(os.getpid()) - before
         assert len([name for name in alive(tree) if "sleep 800" in name]) == 3
         workspace, display = box.workspace, box.display.name
