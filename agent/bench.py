@@ -158,6 +158,8 @@ async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
 def _line(slot: Slot, outcome: Outcome) -> str:
     who = RANDOM if slot.baseline else "model"
     verdict = "passed" if outcome.grade.passed else f"failed ({outcome.end})"
+    if outcome.end == "stopped":
+        verdict = "stopped"
     where = f"{slot.task.name} seed {slot.seed} {who}"
     return f"{where}: {verdict}, {steps(outcome.steps)}, {outcome.seconds:.1f} s"
 

@@ -306,7 +306,10 @@ def _bench(plan: Any, settings: Settings, folder: Path | None, as_json: bool) ->
     progress = terminal_progress(sum(1 for _ in slots(plan)))
     result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress))
     print(file=sys.stderr)
-    _print(result, as_json, [table(result), f"log   {result['folder']}"])
+    lines = [table(result), f"log   {result['folder']}"]
+    if not result["complete"]:
+        lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
+    _print(result, as_json, lines)
     raise typer.Exit(0 if result["complete"] else INTERRUPTED)
 
 

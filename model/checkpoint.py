@@ -55,11 +55,13 @@ class Stored:
 def find_folder(name: Path | str) -> Path:
     """The folder that a model's name means: `nano` is the checkpoint that ships, anything else a path.
 
-    Raises ModelError for a file.
+    Raises ModelError for what is no folder.
     """
     folder = NANO if str(name) == NANO.name else Path(name)
     if folder.is_file():
         raise ModelError(f"{folder} is a file; give the folder of a checkpoint, or nano.")
+    if not folder.is_dir():
+        raise ModelError(f"there is no model {str(name)!r}; give nano, or the folder of a checkpoint.")
     return folder
 
 
