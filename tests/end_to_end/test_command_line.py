@@ -262,6 +262,24 @@ def test_a_signal_stops_the_run_at_once_and_leaves_nothing(tmp_path: Path, numbe
     assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
 
 
+def test_a_stopped_bench_says_how_to_go_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*PILOTFISH, "bench", "tasks", "shell", "code", "--model", "solution"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    while process.poll() is None and not any(
+        "episode_ended" in path.read_text() for path in tmp_path.glob("runs/*/events.jsonl")
+    ):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert f"pilotfish resume runs/{only_run(tmp_path).name} goes on" in said
+
+
 def test_a_run_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, counting: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
     done = pilotfish("run", counting, "--model", "solution", cwd=tmp_path)

@@ -443,3 +443,5 @@ def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ModelError, match=r"notes\.txt is a file; give the folder"):
         checkpoint.find_folder(tmp_path / "notes.txt")
+    with pytest.raises(ModelError, match="no model 'nanoo'; give nano"):
+        checkpoint.find_folder("nanoo")
