@@ -1,8 +1,9 @@
-"""What the tests of kernels share: fresh numbers, and the GPU where there is one."""
+"""What the tests of kernels share: fresh numbers, one thread, and the GPU where there is one."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -14,6 +15,15 @@ def fresh_random_numbers() -> None:
     seed = torch.seed()
     random.seed(seed)
     print(f"torch.manual_seed({seed}), random.seed({seed})")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors here are tiny: more threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def _cached(device: torch.device, sequences: int, new: int, keys: int) -> tuple[
     return q, k, v, qi, random(sequences, room, D)[:, :keys]
 
 
-@pytest.mark.parametrize(("sequences", "new", "keys"), [(1, 9, 200), (2, 12, 150), (1, 1, 130)])
+@pytest.mark.parametrize(("sequences", "new", "keys"), [(1, 9, 130), (2, 3, 150), (1, 1, 130)])
 def test_kernels_and_plain_torch_agree(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, sequences: int, new: int, keys: int
 ) -> None:

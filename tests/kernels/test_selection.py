@@ -84,10 +84,10 @@ def test_equals_the_twin_in_every_type(
 
 def test_the_cut_changes_nothing(device: torch.device) -> None:
     """Keys in front or rows, wide tiles and narrow ones, long lanes and short, packed and in pages."""
-    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((2, 1, 64), (1536, 64)))
-    batch = Batch.single(2, 1500, device)
-    pages = torch.arange(12, dtype=torch.int32, device=device).flip(0)[None]
-    paged, pool = Batch.packed([2], [1500], device, pages), ki.view(12, 128, 64).flip(0)
+    qi, ki = (_random(*s, dtype=torch.float16, device=device) for s in ((2, 1, 64), (768, 64)))
+    batch = Batch.single(2, 700, device)
+    pages = torch.arange(6, dtype=torch.int32, device=device).flip(0)[None]
+    paged, pool = Batch.packed([2], [700], device, pages), ki.view(6, 128, 64).flip(0)
     wanted = select_blocks(qi, ki, batch, block=128, topk=3)
     for rows, span, keys_first in ((64, 1, True), (16, 3, True), (64, 2, False), (128, 64, False)):
         tiles = ScoreTiles(rows, 128, span, warps=4, stages=2, keys_first=keys_first)
@@ -141,8 +141,8 @@ def test_ties_go_to_the_lower_id(device: torch.device) -> None:
 def test_ties_among_many_blocks_go_to_the_lower_id(device: torch.device) -> None:
     """More blocks than lanes, few distinct scores: the ids must be the twin's own, not a set as good."""
     qi = torch.randint(-1, 2, (2, 2, 32), device=device).float()
-    ki = torch.randint(-1, 2, (40_000, 32), device=device).float()
-    batch = Batch.single(2, 40_000, device)
+    ki = torch.randint(-1, 2, (20_000, 32), device=device).float()
+    batch = Batch.single(2, 20_000, device)
     ids_TGK = select_blocks(qi, ki, batch, block=32, topk=16)
     assert torch.equal(ids_TGK, plain.select_blocks(qi, ki, batch, block=32, topk=16))
 
@@ -175,7 +175,7 @@ def test_rows_see_what_they_are_told(device: torch.device) -> None:
 @pytest.mark.parametrize("queries", [[1, 0, 2, 3], [9, 1, 2, 3]])
 def test_packed_sequences_choose_for_themselves(device: torch.device, queries: list[int]) -> None:
     """Also a sequence without tokens, one without keys, and rows that belong to none."""
-    lengths = [200, 64, 0, 500]
+    lengths = [200, 64, 0, 300]
     qi, ki = _random(sum(queries) + 5, 2, 64, device=device), _random(sum(lengths), 64, device=device)
     batch = Batch.packed(queries, lengths, device)
     _check(qi, ki, batch, block=32, topk=4)
@@ -228,11 +228,11 @@ def test_what_is_not_visible_is_not_read(device: torch.device) -> None:
 
 def test_pieces_change_nothing(device: torch.device) -> None:
     """Ranks held for a few tokens at a time, cutting through sequences."""
-    qi, ki = _random(13, 2, 64, device=device), _random(600, 64, device=device)
-    batch = Batch.packed([3, 6, 4], [100, 300, 200], device)
+    qi, ki = _random(7, 2, 64, device=device), _random(600, 64, device=device)
+    batch = Batch.packed([2, 3, 2], [100, 300, 200], device)
     settings: dict[str, Any] = {"block": 32, "topk": 4}
     whole = select_blocks(qi, ki, batch, **settings)
-    for rank_bytes in (0, 4 * 2 * 10 * 9):
+    for rank_bytes in (0, 4 * 2 * 10 * 3):
         assert torch.equal(whole, select_blocks(qi, ki, batch, **settings, rank_bytes=rank_bytes))
 
 

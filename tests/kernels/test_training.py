@@ -170,17 +170,16 @@ def _check(c: Case, *, ids: Tensor | None = None) -> None:
 
 def _check_dense(c: Case) -> None:
     truth, tolerance = _truth(c, None), TOLERANCE[c.q.dtype]
+    scales = {"scale": c.scale, "index_scale": c.index_scale}
     for lose in (warmup.index_kl_dense, plain_training.plain_index_kl_dense):
-        for lse in (None, truth.lse.float()):
-            scales = {"scale": c.scale, "index_scale": c.index_scale}
-            loss, dqi, dki = lose(c.q, c.k, lse, c.qi, c.ki, c.batch, **scales)
-            for name, ours in (("loss", loss), ("dqi", dqi), ("dki", dki)):
-                _close(f"{lose.__name__} {name}", ours, getattr(truth, name), tolerance)
+        loss, dqi, dki = lose(c.q, c.k, None, c.qi, c.ki, c.batch, **scales)
+        for name, ours in (("loss", loss), ("dqi", dqi), ("dki", dki)):
+            _close(f"{lose.__name__} {name}", ours, getattr(truth, name), tolerance)
 
 
 @pytest.mark.parametrize("keys", [1, 127, 128, 129])
 def test_lengths_at_edges_of_blocks(device: torch.device, keys: int) -> None:
-    c = _case([min(keys, 5)], [keys], device, block=64)
+    c = _case([min(keys, 3)], [keys], device, block=64)
     _check(c)
     _check_dense(c)
 
@@ -192,20 +191,20 @@ def test_lengths_at_edges_of_blocks(device: torch.device, keys: int) -> None:
 def test_group_head_and_block_sizes(
     device: torch.device, heads: int, groups: int, width: int, block: int, kept: int
 ) -> None:
-    c = _case([9], [200], device, heads=heads, groups=groups, width=width, block=block, kept=kept)
+    c = _case([5], [150], device, heads=heads, groups=groups, width=width, block=block, kept=kept)
     _check(c)
     _check_dense(c)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(device: torch.device, dtype: torch.dtype) -> None:
-    c = _case([20], [150], device, dtype=dtype)
+    c = _case([6], [100], device, dtype=dtype)
     _check(c)
     _check_dense(c)
 
 
 def test_packed_sequences_with_empty_and_padded_ones(device: torch.device) -> None:
-    c = _case([5, 0, 1, 12, 3], [40, 33, 0, 70, 3], device)
+    c = _case([5, 0, 1, 6, 3], [40, 33, 0, 70, 3], device)
     # A row of a sequence without keys, as padding in a CUDA graph: it sees nothing.
     assert c.batch.row_visible(len(c.q))[5] == 0
     _check(c)
@@ -265,10 +264,10 @@ def test_strides_and_poisoned_memory(device: torch.device) -> None:
 
 def test_pieces_and_chunks_change_nothing_but_rounding(device: torch.device) -> None:
     """Lists cut into pieces of eight and queries taken in chunks: the same sums in another order."""
-    c = _case([40], [200], device, heads=6)
+    c = _case([20], [130], device, heads=6)
     truth = _truth(c, c.ids)
     results = (c.dout, c.dlse, c.q, c.k, c.v, c.ids, truth.out.float(), truth.lse.float(), c.batch)
-    few_bytes = 17 * 6 * 3 * 64 * 4
+    few_bytes = 12 * 6 * 3 * 64 * 4
     cut = backward.Tiles(rows=16, warps=4, stages=1, piece=8)
     gradients = backward.sparse_attention_backward(
         *results, block=c.block, scale=c.scale, tiles=cut, slot_bytes=few_bytes
@@ -286,7 +285,7 @@ def test_pieces_and_chunks_change_nothing_but_rounding(device: torch.device) -> 
 
 def test_two_runs_give_the_same_bits(device: torch.device) -> None:
     """All but the dense loss's gradient of the index keys, which atomics add."""
-    c = _case([30], [160], device, dtype=torch.float16)
+    c = _case([12], [100], device, dtype=torch.float16)
     truth = _truth(c, c.ids)
     results = (c.dout, c.dlse, c.q, c.k, c.v, c.ids, truth.out.half(), truth.lse.float(), c.batch)
     scales = {"scale": c.scale, "index_scale": c.index_scale}
