@@ -72,6 +72,9 @@ async def measure(pages: int) -> dict[str, float]:
     found["open without desktop"], found["close without desktop"] = await open_and_close(
         SandboxSpec(desktop=False)
     )
+    found["open at level 2"], found["close at level 2"] = await open_and_close(
+        SandboxSpec(desktop=False, level=2)
+    )
     found["open with desktop"], found["close with desktop"] = await open_and_close(SandboxSpec())
     for width, height in ((672, 448), (1280, 800)):
         async with Sandbox.open(SandboxSpec(width=width, height=height)) as box:
