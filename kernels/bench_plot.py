@@ -55,7 +55,7 @@ def _lines(rows: Sequence[Timed], job: str) -> dict[str, list[tuple[int, float]]
         lines.setdefault(row.index_type, {})[row.keys] = row.ours_ms
         if row.full_ms is not None:
             lines.setdefault("full attention", {})[row.keys] = row.full_ms
-    return {name: sorted(points.items()) for name, points in lines.items() if len(points) > 1}
+    return {name: sorted(lines[name].items()) for name in sorted(lines) if len(lines[name]) > 1}
 
 
 def _panel(title: str, lines: dict[str, list[tuple[int, float]]]) -> list[str]:
@@ -77,14 +77,15 @@ def _panel(title: str, lines: dict[str, list[tuple[int, float]]]) -> list[str]:
         parts.append(f'<line x1="0" x2="{PANEL[0]}" y1="{y:.1f}" y2="{y:.1f}" stroke="#eeeeee"/>')
         parts.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g} ms</text>')
     for keys in sorted({keys for keys, _ in points}):
-        x = place(keys, 10.0**low)[0]
+        across, _ = place(keys, 10.0**low)
         name = f"{keys // 1024}K" if keys < 1 << 20 else f"{keys >> 20}M"
-        parts.append(f'<text x="{x:.1f}" y="{PANEL[1] + 18}" text-anchor="middle">{name}</text>')
-    for number, (name, line) in enumerate(lines.items()):
+        parts.append(f'<text x="{across:.1f}" y="{PANEL[1] + 18}" text-anchor="middle">{name}</text>')
+    x = 0.0
+    for name, line in lines.items():
         colour = COLOURS.get(name, "#000000")
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         label = name if name == "full attention" else f"MSA, {name} index keys"
-        x = number * PANEL[0] / 3
         parts.append(f'<text x="{x:.0f}" y="-6" fill="{colour}">{escape(label)}</text>')
+        x += 6.0 * len(label) + 12  # about as wide as it is drawn
     return parts
