@@ -315,9 +315,7 @@ class Sandbox:
         async with contextlib.AsyncExitStack() as steps:
             if self._janitor is not None:
                 steps.push_async_callback(self._janitor.dismiss)
-            steps.push_async_callback(asyncio.to_thread, self._folder.remove)
-            if self._group is not None:
-                steps.push_async_callback(asyncio.to_thread, self._group.remove)
+            steps.push_async_callback(asyncio.to_thread, self._remove)
             steps.callback(self.files.close)
             if self._monitor is not None:
                 steps.push_async_callback(self._end_monitor, self._monitor)
@@ -325,6 +323,13 @@ class Sandbox:
                 steps.callback(self._link.close)  # the guest ends at this end of file, and all others with it
             if self._browser is not None:
                 steps.push_async_callback(self._browser.close)
+
+    def _remove(self) -> None:
+        try:
+            if self._group is not None:
+                self._group.remove()
+        finally:
+            self._folder.remove()
 
     async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
         try:
