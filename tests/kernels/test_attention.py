@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pilotfish.kernels import reference
+from pilotfish.kernels import card, reference
 from pilotfish.kernels.attention import choose_tiles, sparse_attention
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.kv_outer import KVOuterTiles
@@ -330,18 +330,28 @@ def test_large_scores_do_not_overflow(device: torch.device) -> None:
         problem.check(walk, tolerance=1e-2)
 
 
-def test_the_walk_is_chosen_by_shape(device: torch.device) -> None:
-    def chosen(tokens: int, keys: int, dtype: torch.dtype = BF16) -> KVOuterTiles | QueryOuterTiles:
-        q, k = (torch.empty(n, 1, 128, dtype=dtype, device="meta") for n in (tokens, keys))
-        ids = torch.empty(tokens, 1, 16, dtype=torch.int32, device="meta")
-        batch = Batch(*(torch.empty(n, dtype=torch.int32, device="meta") for n in (2, 1)), tokens, keys)
+def test_the_walk_is_chosen_by_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an H200, with 4 groups."""
+    monkeypatch.setattr(card, "NO_CARD", card.Card(cores=132, capability=(9, 0)))
+
+    def chosen(
+        tokens: int, keys: int, dtype: torch.dtype = BF16, sequences: int = 1
+    ) -> KVOuterTiles | QueryOuterTiles:
+        q, k = (torch.empty(n, 4, 128, dtype=dtype, device="meta") for n in (tokens, keys * sequences))
+        ids = torch.empty(tokens, 4, 16, dtype=torch.int32, device="meta")
+        lengths = (sequences + 1, sequences)
+        starts, lengths_S = (torch.empty(n, dtype=torch.int32, device="meta") for n in lengths)
+        batch = Batch(starts, lengths_S, tokens // sequences, keys, key_starts=starts)
         return choose_tiles(q, k, ids, batch, 128)
 
-    assert isinstance(chosen(8192, 1 << 20), KVOuterTiles)
-    assert isinstance(chosen(8192, 1 << 20, FP32), QueryOuterTiles)
-    one = chosen(1, 1 << 20)
-    assert isinstance(one, QueryOuterTiles)
-    assert one.splits > 1
+    million = 1 << 20
+    assert isinstance(chosen(8192, million), KVOuterTiles)
+    assert isinstance(chosen(1024, million), QueryOuterTiles)
+    assert isinstance(chosen(8192, million, FP32), QueryOuterTiles)
+    assert chosen(1, million) == QueryOuterTiles(keys=64, splits=32, stages=1, overlap=True)
+    assert chosen(64, 8192, sequences=64) == QueryOuterTiles(keys=64, overlap=True)
+    assert chosen(32, 65_536) == QueryOuterTiles(keys=64, splits=4, overlap=True)
+    assert chosen(64, 65_536) == QueryOuterTiles(keys=128, warps=8, stages=2)
 
 
 def test_nothing_to_do(device: torch.device) -> None:

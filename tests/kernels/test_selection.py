@@ -109,8 +109,19 @@ def test_every_shape_has_a_cut() -> None:
         steps = -(-blocks * block // cut.keys) * -(-rows // cut.rows) * sequences
         programs = -(-blocks // cut.span) * -(-rows // cut.rows) * sequences
         assert programs > min(steps, 2 * card.cores) // 2
-        assert not cut.overlap or card.capability == (9, 0)
-        assert not cut.early or card.capability >= (9, 0)
+
+
+def test_launches_start_early_where_rows_are_few_and_products_overlap_where_they_are_many() -> None:
+    for dtype in FLOATS:
+        fast = dtype != torch.float32
+        for capability in ((8, 9), (9, 0), (10, 0)):
+            few, many = (
+                score_tiles(rows, 8192, 1, 128, dtype, Card(132, capability)) for rows in (4, 32_768)
+            )
+            assert few.early == (fast and capability >= (9, 0))
+            assert many.overlap == (fast and capability == (9, 0))
+            assert not few.overlap
+            assert not many.early
 
 
 @pytest.mark.parametrize(("block", "width", "topk"), [(32, 128, 1), (64, 32, 3), (128, 64, 16), (32, 64, 32)])
