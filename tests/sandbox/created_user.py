@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ def created_user() -> Iterator[str]:
     """The name of a fresh user of this machine, who is removed at the end."""
     name = f"pilotfish-test-{os.getpid()}"
     subprocess.run(["/usr/sbin/useradd", "--no-create-home", "--shell", "/bin/sh", name], check=True)
+    sandboxes = Path(tempfile.gettempdir()) / f"pilotfish-{pwd.getpwnam(name).pw_uid}"
     try:
         yield name
     finally:
         subprocess.run(["/usr/sbin/userdel", name], check=True, capture_output=True)
+        shutil.rmtree(sandboxes, ignore_errors=True)
 
 
 def run_python(user: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
