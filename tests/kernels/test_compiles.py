@@ -177,7 +177,6 @@ CASES: dict[str, tuple[Callable[[], None], Mapping[str, bool | None]]] = {
     ),
     "single tokens": (_compare, {"_token_scores": True, "_token_attention": False}),
     "train": (lambda: _train(BF16), TRAINING),
-    "train, fp16": (lambda: _train(FP16), TRAINING),
     "train nano": (lambda: _train(BF16, heads=6, groups=2, width=64, block=32), dict.fromkeys(TRAINING)),
     "train nano, fp32": (
         lambda: _train(FP32, heads=6, groups=2, width=64, block=32),
