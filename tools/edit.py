@@ -236,7 +236,7 @@ class EditTool:
             data = file.encode()
         except NotText as error:
             raise _EditError(f"{path} {error}.") from None
-        except LookupError:
+        except (LookupError, ValueError):  # ValueError: idna and its like, which take no ordinary text
             raise _EditError(
                 f"`encoding` is {encoding!r}, which is no encoding; name one such as gbk."
             ) from None

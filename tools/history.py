@@ -42,8 +42,8 @@ class History:
         return next((step for step in reversed(self._steps) if step.file == file), None)
 
     def remove(self, step: Step) -> None:
-        """Forget a change, because it has been taken back."""
-        self._steps.remove(step)
+        """Forget a change, because it has been taken back: this one, not an equal one before it."""
+        del self._steps[next(i for i, kept in enumerate(self._steps) if kept is step)]
         self._size -= len(step.before or b"")
 
     def clear(self) -> None:

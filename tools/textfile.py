@@ -175,10 +175,10 @@ def _decoded(data: bytes, encoding: str, bom: bytes = b"") -> TextFile:
     try:
         text = data.decode(encoding)
         same = text.encode(encoding) == data
-    except LookupError:
-        raise NotText(f"cannot be read as {encoding!r}, which is no encoding; name one such as gbk") from None
     except UnicodeError:
         raise NotText(f"is not {encoding} text; view it without `encoding` or with another one") from None
+    except (LookupError, ValueError):  # ValueError: a name with a NUL in it
+        raise NotText(f"cannot be read as {encoding!a}, which is no encoding; name one such as gbk") from None
     if not same:
         raise NotText(
             f"would not come back unchanged from {encoding}; convert it to UTF-8 by the shell first"

@@ -32,7 +32,7 @@ __pilotfish_save() {
 trap __pilotfish_save EXIT
 """
 # On the line of the command: no prompt of its making is printed before the next one.
-_NO_PROMPT = b"{ __pilotfish_last=$? PS1= PS2= PROMPT_COMMAND=; } 2>/dev/null"
+_NO_PROMPT = b"{ __pilotfish_last=$? PS0= PS1= PS2= PROMPT_COMMAND=; } 2>/dev/null"
 # On lines of their own, so that they are read even when the line of the command is given up. The empty one
 # ends what an open quote in the command leaves behind in bash's parser.
 _REPORT = b'\n{ \\__pilotfish_report "${__pilotfish_last:-$?}" "$-"; } 2>/dev/null\n'

@@ -74,6 +74,9 @@ class Terminal:
     def reset(self) -> None:
         """The usual modes, whatever a program left, and nothing typed that nobody has read."""
         termios.tcsetattr(self.slave, termios.TCSAFLUSH, self._modes)
+        # A program that made its end non-blocking did so for every program on this terminal.
+        flags = fcntl.fcntl(self.slave, fcntl.F_GETFL)
+        fcntl.fcntl(self.slave, fcntl.F_SETFL, flags & ~os.O_NONBLOCK)
 
     @property
     def hides_typing(self) -> bool:

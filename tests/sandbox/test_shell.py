@@ -66,6 +66,18 @@ async def test_what_the_background_prints_between_commands_is_told_apart(shell: 
     assert result.output.startswith("now\n")
 
 
+async def test_a_terminal_left_non_blocking_cuts_nothing_off(shell: Shell) -> None:
+    await shell.run("python3 -c 'import os; os.set_blocking(1, False)'")
+    result = await shell.run("seq 20000 | tail -c 20000; seq 20000 > /dev/null; echo rc=$?")
+    assert result.output.endswith("20000\nrc=0\n")
+    assert (await shell.run("seq 20000; echo rc=$?")).output.endswith("20000\nrc=0\n")
+
+
+async def test_prompts_of_any_kind_stay_out_of_the_output(shell: Shell) -> None:
+    await shell.run("PS0=zero PS1=one PS2=two PROMPT_COMMAND='echo three'")
+    assert (await shell.run("echo said")).output == "said\n"
+
+
 async def test_heredoc(shell: Shell) -> None:
     assert (await shell.run("cat <<'X'\n$HOME \"q\"\nX")).output == '$HOME "q"\n'
 

@@ -79,6 +79,24 @@ async def test_changes_are_taken_back_newest_first(edit):
     assert "no change of a.txt by this tool to undo" in await edit.refuses("undo")
 
 
+async def test_equal_changes_are_taken_back_one_by_one(edit):
+    edit.put(b"A\n")
+    for old, new in ("AB", "BA", "AB"):
+        await edit.does("replace", old_text=old, new_text=new)
+    for expected in (b"A\n", b"B\n", b"A\n"):
+        await edit.does("undo")
+        assert edit.bytes() == expected
+
+
+@pytest.mark.parametrize("encoding", ["idna", "undefined", "a\0b"])
+async def test_encodings_that_take_no_text_are_refused(edit, encoding):
+    edit.put(b"abc\n")
+    text = await edit.refuses("create", new_text="a..b\n", overwrite=True, encoding=encoding)
+    assert "\n" not in text
+    assert edit.bytes() == b"abc\n"
+    assert "\n" not in await edit.refuses("view", encoding="a\0b")
+
+
 async def test_undoing_a_new_file_removes_it(edit):
     await edit.does("create", "sub/new.txt", new_text="x\n")
     await edit.does("create", "other.txt", new_text="x\n")
