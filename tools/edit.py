@@ -140,13 +140,15 @@ class EditTool:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Path], _Seen] = {}
         self._history = History()
+        self._lock = asyncio.Lock()  # from reading a file to writing it, one edit at a time
 
     async def run(self, args: EditArgs, context: ToolContext) -> ToolResult:
         """View or change the file; whatever stands against it is a result and leaves the file as it was."""
         if context.box is None:
             return ToolResult(False, "edit: there is no sandbox here; use the other tools.")
         try:
-            return await asyncio.to_thread(self._do, args, context.box.files)
+            async with self._lock:
+                return await asyncio.to_thread(self._do, args, context.box.files)
         except (_EditError, SandboxError) as error:
             return ToolResult(False, f"edit: {error}")
 
@@ -342,15 +344,15 @@ def _replace_one(change: Replacement, path: str, file: TextFile, what: str) -> t
         at = file.lf.find(old, at + len(old))
     if not starts:
         raise _EditError(f"{what} is not in {path}: {explain_miss(file.lf, old)}")
-    lines = [file.line_at(start) for start in starts]
-    places = ", ".join(map(str, lines[:10])) + (", ..." if len(lines) > 10 else "")
+    places = ", ".join(str(file.line_at(start)) for start in starts[:10])
+    places += ", ..." if len(starts) > 10 else ""
     if len(starts) > 1 and not change.replace_all:
         raise _EditError(
             f"{what} is {len(starts)} times in {path}, at lines {places}; "
             "add lines around it, or set `replace_all`."
         )
     changed = file.spliced([(start, start + len(old), new) for start in starts])
-    return changed, f"ok; {'line' if len(lines) == 1 else f'{len(lines)} places, lines'} {places}"
+    return changed, f"ok; {'line' if len(starts) == 1 else f'{len(starts)} places, lines'} {places}"
 
 
 def _insert(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:

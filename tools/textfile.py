@@ -125,7 +125,9 @@ class TextFile:
         for start, end, new in changes:
             start, end, new = _trimmed(self.lf, start, end, new)
             first, last = self._offset(start), self._offset(end)
-            pieces += [self.text[done:first], new.replace("\n", self._line_end_at(first))]
+            if "\n" in new:  # else the line's end, which may be far, does not matter
+                new = new.replace("\n", self._line_end_at(first))
+            pieces += [self.text[done:first], new]
             done = last
         text = "".join([*pieces, self.text[done:]])
         return TextFile(text, self.encoding, self.bom, self.guessed)

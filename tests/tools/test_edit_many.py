@@ -1,5 +1,6 @@
 """Several edits at once, and edits taken back: all or nothing, and to the byte."""
 
+import asyncio
 import stat
 from pathlib import Path
 
@@ -77,6 +78,21 @@ async def test_changes_are_taken_back_newest_first(edit):
     assert edit.bytes() == original
     assert stat.S_IMODE(path.stat().st_mode) == 0o750
     assert "no change of a.txt by this tool to undo" in await edit.refuses("undo")
+
+
+async def test_edits_at_once_are_all_kept(edit):
+    edit.put(b"".join(b"%03d\n" % n for n in range(30)))
+    await asyncio.gather(
+        *(edit.does("replace", old_text=f"{n:03d}\n", new_text=f"{n:03d}!\n") for n in range(30))
+    )
+    assert edit.bytes() == b"".join(b"%03d!\n" % n for n in range(30))
+
+
+async def test_many_places_on_one_long_line(edit):
+    edit.put(b"ab " * 200_000)
+    said = await edit.does("replace", old_text=" ", new_text="  ", replace_all=True)
+    assert said == "ok; 200000 places, lines 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ..."
+    assert edit.bytes() == b"ab  " * 200_000
 
 
 async def test_equal_changes_are_taken_back_one_by_one(edit):
