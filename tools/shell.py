@@ -31,7 +31,7 @@ class ShellArgs(ToolArgs):
     key: Literal["ctrl-c", "ctrl-d", "ctrl-z", "kill"] | None = Field(
         None, description="for the program, instead of Enter; kill ends it"
     )
-    session: str = Field("main", description="another shell, by any name")
+    session: str = Field("main", description="another shell: a name of letters, digits, - and _")
     timeout: Annotated[
         float,
         BeforeValidator(_timeout),
