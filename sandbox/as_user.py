@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pilotfish.sandbox.drop import STAGE
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.pieces import find_python
+from pilotfish.sandbox.pieces import find_python, script_argv
 
 DROP_SCRIPT = Path(__file__).with_name("drop.py")
 
@@ -55,7 +55,7 @@ class Shares:
     def command(self, user: int, argv: Sequence[str]) -> list[str]:
         """`argv`, run by `user`."""
         shares = [f"{'rw' if writable else 'ro'}:{source}" for source, writable in self._found.items()]
-        return [find_python()[0], "-I", "-S", str(DROP_SCRIPT), str(user), *shares, "--", *argv]
+        return script_argv(find_python()[0], str(DROP_SCRIPT), str(user), *shares, "--", *argv)
 
 
 # What everybody may read where it lies.

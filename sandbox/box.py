@@ -265,9 +265,8 @@ class Sandbox:
         launch: Launch | None = None
         try:
             launch = self._starter.launch(mounts, theirs.fileno(), status_write)
-            argv = self._group.command(launch.argv) if self._group else launch.argv
             self._monitor = await asyncio.create_subprocess_exec(
-                *argv,
+                *launch.argv,
                 pass_fds=[theirs.fileno(), status_write, *launch.fds],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -282,8 +281,11 @@ class Sandbox:
             if self._janitor is not None and self.spec.level == 3:
                 await self._janitor.watch(self._monitor.pid)
             self._link = Link(ours)
+            await self._admit(self._monitor.pid)
             await self._until_ready(self._link, self._monitor)
             self._inner_pid = _inner_pid(status_read)
+            # PID 1 may have been started before its parent was in the group; programs are not until later.
+            await self._admit(self._inner_pid)
         except BaseException:
             if self._link is None:
                 ours.close()
@@ -295,6 +297,19 @@ class Sandbox:
             os.close(status_read)
             if status_write >= 0:
                 os.close(status_write)
+
+    async def _admit(self, pid: int | None) -> None:
+        """Put a process into the control group, if there is one, while it goes on."""
+        if self._group is not None and pid is not None:
+            group = self._group
+            try:
+                await _in_thread(lambda: group.admit(pid))
+            except ProcessLookupError:  # it has ended; why is said by who waits for it
+                return
+            except OSError as error:
+                raise SandboxError(
+                    f"the control group {group.folders[0]} was closed ({error.strerror}): try again."
+                ) from error
 
     async def _until_ready(self, link: Link, monitor: asyncio.subprocess.Process) -> None:
         assert monitor.stderr is not None

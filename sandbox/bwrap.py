@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotfish.sandbox.pieces import Chromium, find_python, need
+from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
 GUEST_SCRIPT = Path(__file__).with_name("guest.py")
-INNER_GUEST = "/run/pilotfish/guest.py"
+_INNER_SCRIPTS = "/run/pilotfish"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
 # services.
@@ -143,7 +143,9 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
         argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
     for inner, host in mounts.made_files.items():
         argv += ["--ro-bind", str(host), inner]
-    argv += ["--ro-bind", str(GUEST_SCRIPT), INNER_GUEST]
+    for script in (GUEST_SCRIPT, compiled(GUEST_SCRIPT)):
+        if script.exists():
+            argv += ["--ro-bind", str(script), f"{_INNER_SCRIPTS}/{script.relative_to(GUEST_SCRIPT.parent)}"]
     if mounts.browser is not None and mounts.browser.folder is not None:
         argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]
     for path, inner in mounts.read_only.items():
@@ -154,7 +156,8 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
     # Without these two a program could fill memory through the empty folders that carry the mounts.
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(INNER_WORKSPACE)]
     argv += ["--setenv", "LANG", "C.UTF-8"]
-    return [*argv, "--", find_python()[0], "-I", "-S", INNER_GUEST, str(control_fd), str(filter_fd)]
+    guest = f"{_INNER_SCRIPTS}/{GUEST_SCRIPT.name}"
+    return [*argv, "--", *script_argv(find_python()[0], guest, str(control_fd), str(filter_fd))]
 
 
 def probe_argv() -> list[str]:

@@ -3,8 +3,8 @@
 
 To the host's kernel a program started by root is root, whatever namespace it is in: limits on processes do
 not count for it, and a mistake in the sandbox is a mistake with root's powers. So this script stands in front
-of the rest: `python3 -I -S drop.py USER SHARE... -- COMMAND...`, where USER is a number and each SHARE is
-`rw:PATH` or `ro:PATH`.
+of the rest: `drop.py USER SHARE... -- COMMAND...`, where USER is a number and each SHARE is `rw:PATH` or
+`ro:PATH`.
 
 The shares are mounted at /tmp/0, /tmp/1 and so on, in a mount namespace that nothing else sees, and with
 their owner shown as USER (an idmapped mount): the user may write there, and what it writes is the owner's on
@@ -155,8 +155,8 @@ def _stage(shares: list[str], user: int) -> None:
         _fail(what, error)
 
 
-def main() -> None:
-    user, words = int(sys.argv[1]), sys.argv[2:]
+def main(arguments: list[str]) -> None:
+    user, words = int(arguments[0]), arguments[1:]
     end = words.index("--")
     _stage(words[:end], user)
     command = words[end + 1 :]
@@ -167,7 +167,3 @@ def main() -> None:
         os.execv(command[0], command)
     except OSError as error:
         _fail(command[0], error)
-
-
-if __name__ == "__main__":
-    main()

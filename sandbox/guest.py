@@ -1,10 +1,14 @@
-# ruff: noqa: PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH123, PTH208, SIM105
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
-Run inside by bubblewrap as `python3 -I -S guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard
-library only. FD is one end of a SOCK_SEQPACKET pair; every datagram is one JSON object. FILTER and RULES are
-descriptors of what every program is confined by: a seccomp filter (`seccomp.py`) and a Landlock ruleset
-(`landlock.py`). In each FOLDER, files are changed for programs that may not do it themselves (`clerk.py`).
+Run inside by bubblewrap as `guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard library only. FD is
+one end of a SOCK_SEQPACKET pair; every datagram is one object, inwards in Python's marshal format, outwards in
+JSON. FILTER and RULES are descriptors of what every program is confined by: a seccomp filter (`seccomp.py`)
+and a Landlock ruleset (`landlock.py`). In each FOLDER, files are changed for programs that may not do it
+themselves (`clerk.py`).
+
+Every sandbox waits for this to start, so it imports next to nothing: with json, socket, selectors, signal and
+contextlib it would take twice as long.
 
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
           "confine": true} with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
@@ -22,21 +26,22 @@ once. Where there is no such namespace (level 2) it kills everything itself befo
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
+import _socket as socket
 import _thread
-import contextlib
 import ctypes
 import fcntl
-import json
+import marshal
 import os
 import resource
-import runpy
-import selectors
-import signal
-import socket
+import select
 import struct
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_MESSAGE = 192 * 1024
 MAX_FDS = 16
@@ -61,6 +66,7 @@ class Walls:
     def __init__(self, program: bytes, rules: int, folders: list[str]) -> None:
         self.rules = rules
         self.folders = folders
+        self.clerks: Any = __import__("clerk") if folders else None
         self.steps = ctypes.create_string_buffer(program, len(program))
         # struct sock_fprog: how many steps of 8 bytes, and where they are.
         self.program = struct.pack("@HP", len(program) // 8, ctypes.addressof(self.steps))
@@ -89,22 +95,41 @@ class Walls:
         if self.folders:
             listener = _libc.syscall(SECCOMP, SECCOMP_SET_FILTER, SECCOMP_NEW_LISTENER, self.program)
             self.check(listener)
-            socket.send_fds(clerk, [b"1"], [listener])
+            clerk.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("@i", listener))])
             os.close(listener)
         elif len(self.steps):
             self.check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.program, 0, 0))
 
     def serve(self, clerk: socket.socket) -> None:
         """Have a thread do what the program that has the other end asks for."""
-        _, fds, _, _ = socket.recv_fds(clerk, 1, 1)
+        _, fds = receive(clerk, 1, 1)
         if fds:
-            module = runpy.run_path(os.path.join(os.path.dirname(__file__), "clerk.py"))
-            _thread.start_new_thread(module["Clerk"](fds[0], self.folders).serve, ())
+            _thread.start_new_thread(self.clerks.Clerk(fds[0], self.folders).serve, ())
 
     @staticmethod
     def check(result: int) -> None:
         if result < 0:
             raise OSError(ctypes.get_errno(), "walls")
+
+
+def receive(control: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
+    """One datagram and the descriptors that came with it."""
+    word = struct.calcsize("@i")
+    room = socket.CMSG_SPACE(count * word)
+    data, attached, _, _ = control.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    packed = b"".join(what for _, _, what in attached)
+    return data, list(struct.unpack(f"@{len(packed) // word}i", packed))
+
+
+def as_json(message: dict[str, Any]) -> bytes:
+    """Numbers and words of the first 65,536 characters, as `json.dumps` would write them."""
+    fields = []
+    for name, value in message.items():
+        if isinstance(value, str):
+            signs = (sign if sign.isalnum() else f"\\u{ord(sign):04x}" for sign in value)
+            value = f'"{"".join(signs)}"'
+        fields.append(f'"{name}": {value}')
+    return f"{{{', '.join(fields)}}}".encode()
 
 
 def children_of() -> dict[int, list[int]]:
@@ -157,8 +182,10 @@ def kill_below(root: int, spare: frozenset[int] = frozenset()) -> None:
 
 
 def send_signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended between the look and the signal
+    try:
         os.kill(pid, number)
+    except ProcessLookupError:  # it ended between the look and the signal
+        pass
 
 
 def park(fd: int, close: bool = False) -> int:
@@ -193,8 +220,11 @@ def become_program(
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         # Where memory runs out, programs go before what looks after them.
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")
+        try:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write("500")
+        except OSError:
+            pass
         if request["confine"]:
             stage = "walls"
             walls.close_in(clerk)
@@ -245,7 +275,7 @@ class Guest:
     def __init__(self, control: socket.socket, walls: Walls) -> None:
         self.control = control
         self.walls = walls
-        self.selector = selectors.DefaultSelector()
+        self.poll = select.epoll()
         self.runners: dict[int, int] = {}  # pid of a runner -> its job
         self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
         self.wake, wake_write = os.pipe()
@@ -254,32 +284,32 @@ class Guest:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.selector.register(control, selectors.EVENT_READ)
-        self.selector.register(self.wake, selectors.EVENT_READ)
+        self.poll.register(control.fileno(), select.EPOLLIN)
+        self.poll.register(self.wake, select.EPOLLIN)
 
     def send(self, **message: Any) -> None:
-        self.control.send(json.dumps(message).encode())
+        self.control.send(as_json(message))
 
     def serve(self) -> None:
         self.send(event="ready")
         while True:
-            for key, _ in self.selector.select():
-                if key.fileobj is self.control:
+            for fd, _ in self.poll.poll():
+                if fd == self.control.fileno():
                     if not self.read_request():
                         return
-                elif key.fd == self.wake:
+                elif fd == self.wake:
                     os.read(self.wake, 4096)
                     self.reap()
                 else:
-                    self.read_report(key.fd)
+                    self.read_report(fd)
 
     def read_request(self) -> bool:
         """Serve one request; False when the trusted side is gone."""
-        data, fds, _, _ = socket.recv_fds(self.control, MAX_MESSAGE, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        data, fds = receive(self.control, MAX_MESSAGE, MAX_FDS)
         if not data:
             return False
         try:
-            request = json.loads(data.decode("utf-8", "surrogatepass"))
+            request = marshal.loads(data)
             if request["op"] == "spawn":
                 self.spawn(request, fds)
             else:
@@ -312,7 +342,7 @@ class Guest:
         os.close(report_write)
         self.runners[runner] = request["job"]
         self.reports[report_read] = request["job"]
-        self.selector.register(report_read, selectors.EVENT_READ)
+        self.poll.register(report_read, select.EPOLLIN)
 
     def signal_job(self, request: dict[str, Any]) -> None:
         runner = next((pid for pid, job in self.runners.items() if job == request["job"]), None)
@@ -337,7 +367,7 @@ class Guest:
             elif word == "exit":
                 self.send(event="exit", job=job, status=int(values[0]))
         if not lines:
-            self.selector.unregister(fd)
+            self.poll.unregister(fd)
             os.close(fd)
             del self.reports[fd]
             self.send(event="gone", job=job)
@@ -359,21 +389,20 @@ class Guest:
             kill_below(os.getpid(), spare=frozenset(self.runners))
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
-    control = socket.socket(fileno=int(sys.argv[1]))
+    control = socket.socket(fileno=int(words[0]))
     os.set_inheritable(control.fileno(), False)
-    walls = Walls.from_words(sys.argv[2:])
+    walls = Walls.from_words(words[1:])
+    sys.path.pop()  # programs may write where this file lies
     os.closerange(3, control.fileno())  # what bubblewrap left open
     os.closerange(control.fileno() + 1, HIGH_FD)
     # The trusted side may go away while something is being said to it.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    try:
         Guest(control, walls).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
     if os.getpid() != 1:
         kill_below(os.getpid())
-
-
-if __name__ == "__main__":
-    main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -13,7 +13,7 @@ from pilotfish.sandbox.as_user import Shares, bwrap_as, is_real_root, user_for
 from pilotfish.sandbox.bwrap import ETC, GUEST_SCRIPT, Mounts, sandbox_argv
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.levels import check_level_2
-from pilotfish.sandbox.pieces import find_python
+from pilotfish.sandbox.pieces import find_python, script_argv
 from pilotfish.sandbox.process import bytes_fd
 from pilotfish.sandbox.spec import Places, SandboxSpec
 
@@ -96,7 +96,7 @@ class _Apart:
     def launch(self, mounts: Mounts, control_fd: int, status_fd: int) -> Launch:
         rules = landlock.ruleset(self._rules())
         fds = [bytes_fd(seccomp.build("apart", own_user=self._shares is not None)), rules]
-        argv = _guest_argv(self._python, self._guest, [control_fd, *fds])
+        argv = script_argv(self._python, self._guest, *map(str, (control_fd, *fds)))
         if self._shares is None:
             argv += [str(path.resolve()) for path in self._own]
         if self._shares is not None:
@@ -126,8 +126,4 @@ class _Open:
         self.places = Places(*map(PurePosixPath, paths))
 
     def launch(self, mounts: Mounts, control_fd: int, status_fd: int) -> Launch:
-        return Launch(_guest_argv(find_python()[0], str(GUEST_SCRIPT), [control_fd]))
-
-
-def _guest_argv(python: str, guest: str, fds: Sequence[int]) -> list[str]:
-    return [python, "-I", "-S", guest, *map(str, fds)]
+        return Launch(script_argv(find_python()[0], str(GUEST_SCRIPT), str(control_fd)))

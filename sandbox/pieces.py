@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
 
 from pilotfish.sandbox import cgroup, landlock
@@ -112,6 +113,23 @@ def find_python() -> tuple[str, Path | None]:
         return "/usr/bin/python3", None
     real = Path(sys.base_prefix).resolve()
     return str(real / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"), real
+
+
+# Imported, and not run as a script, so that it is compiled once and not for every sandbox.
+_START = (
+    "import sys; place, _, name = sys.argv[1].rpartition('/'); sys.path.append(place); "
+    "__import__(name[:-3]).main(sys.argv[2:])"
+)
+
+
+def script_argv(python: str, script: str, *words: str) -> list[str]:
+    """Run the `main(words)` of a script, with nothing of the environment and no packages."""
+    return [python, "-I", "-S", "-c", _START, script, *words]
+
+
+def compiled(script: Path) -> Path:
+    """Where Python keeps the compiled form of a script, if it does."""
+    return Path(cache_from_source(str(script)))
 
 
 def find_chromium() -> Chromium:
