@@ -2,7 +2,7 @@
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
 Run inside by bubblewrap as `guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard library only. FD is
-one end of a SOCK_SEQPACKET pair; every datagram is one object, inwards in Python's marshal format, outwards in
+one end of a SOCK_SEQPACKET pair; every datagram is one object, inwards as Python marshals it, outwards in
 JSON. FILTER and RULES are descriptors of what every program is confined by: a seccomp filter (`seccomp.py`)
 and a Landlock ruleset (`landlock.py`). In each FOLDER, files are changed for programs that may not do it
 themselves (`clerk.py`).
