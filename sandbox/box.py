@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pilotfish.sandbox.browser import (
+from pilotfish.sandbox.browser import Browser
+from pilotfish.sandbox.browser_driver import find_driver
+from pilotfish.sandbox.browser_look import (
     CHROMIUM_FLAGS,
     CHROMIUM_FLAGS_PLACE,
     CHROMIUM_POLICY,
     CHROMIUM_POLICY_PLACES,
-    Browser,
 )
 from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, write_etc
 from pilotfish.sandbox.cgroup import ControlGroup
@@ -107,6 +108,7 @@ class Sandbox:
             need("Xvfb", "for the display", "xvfb")
             need("openbox", "for the windows on the display", "openbox")
         if spec.browser:
+            find_driver()
             find_chromium()
         folder = HostFolder()
         try:
@@ -232,7 +234,7 @@ class Sandbox:
         etc = self._folder.folder("etc")
         write_etc(etc)
         extra: dict[str, Path] = {}
-        sockets = chromium = None
+        sockets = chromium = driver = None
         if self.spec.desktop:
             number = self._folder.claim_display()
             self._display = Display(f":{number}", self.spec.width, self.spec.height)
@@ -242,7 +244,7 @@ class Sandbox:
             extra |= dict.fromkeys(CHROMIUM_POLICY_PLACES, policy)
             extra[CHROMIUM_FLAGS_PLACE] = _written(etc / "chromium-flags", CHROMIUM_FLAGS)
             with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
-                chromium = find_chromium()
+                driver, chromium = find_driver(), find_chromium()
         self._group = make_group(
             f"pilotfish-{self.id}", self.spec.limits.processes + _OWN_PROCESSES, self.spec.limits.memory_bytes
         )
@@ -250,7 +252,7 @@ class Sandbox:
         self._folder.note_groups(groups)
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups)
-        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra)
+        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra, driver)
         await self._start_guest(mounts)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
         # Who may open terminals at level 2 could open those of the user's own programs too.

@@ -1,8 +1,8 @@
 """A headed Chromium on the sandbox's display, driven through Playwright.
 
-Playwright runs outside and talks to Chromium over the two descriptors of `--remote-debugging-pipe`; no port
-is open anywhere. It believes that it starts Chromium itself, but what it starts is a relay
-(`browser_door.py`) that hands those descriptors into the sandbox.
+Playwright's driver and Chromium both run inside (`browser_driver.py`), joined by the two descriptors of
+`--remote-debugging-pipe`; no port is open anywhere. Out here is Playwright's Python client, and whatever it
+is told is taken for the word of a hostile page.
 
 Chromium keeps its own sandbox inside ours: the namespaces here leave it user namespaces of its own.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -18,54 +19,27 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from playwright.async_api import BrowserContext, Page, Playwright, async_playwright
+from playwright.async_api import BrowserContext, Dialog, Page
 from playwright.async_api import Error as PlaywrightError
 
-from pilotfish.sandbox.browser_door import BrowserDoor, Runner
+from pilotfish.sandbox.browser_downloads import Downloads
+from pilotfish.sandbox.browser_driver import Driver, Runner, find_driver
+from pilotfish.sandbox.browser_look import PREFERENCES, Look, arguments, wanted_look
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.pieces import Chromium, find_chromium
-from pilotfish.sandbox.spec import INNER_WORKSPACE, SandboxSpec
+from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, SandboxSpec
+
+PAGE_ERRORS = (PlaywrightError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What a call of Playwright may raise: its own error, or what its client made of a message that makes no
+sense.
+"""
 
 _STOP_SECONDS = 1.0
+_OPEN_SECONDS = 60.0
 _GO_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
-
-# Nothing of the browser's own may appear on the page, and nothing may want the network.
-_FLAGS = (
-    "--disable-breakpad",
-    "--disable-crash-reporter",
-    "--disable-domain-reliability",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-session-crashed-bubble",
-    "--hide-crash-restore-bubble",
-    "--no-pings",
-)
-
-# What no flag switches off. Chromium and Chrome each read it from a place of their own.
-CHROMIUM_POLICY_PLACES = (
-    "/etc/chromium/policies/managed/pilotfish.json",
-    "/etc/opt/chrome/policies/managed/pilotfish.json",
-)
-# A Chromium that a program inside starts cannot build a sandbox within its filter. Debian's launcher reads
-# this.
-CHROMIUM_FLAGS_PLACE = "/etc/chromium.d/pilotfish"
-CHROMIUM_FLAGS = 'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --no-sandbox --disable-gpu --no-first-run"\n'
-CHROMIUM_POLICY = {
-    "AutofillAddressEnabled": False,
-    "AutofillCreditCardEnabled": False,
-    "BackgroundModeEnabled": False,
-    "BrowserSignin": 0,
-    "CommandLineFlagSecurityWarningsEnabled": False,
-    "DefaultBrowserSettingEnabled": False,
-    "MetricsReportingEnabled": False,
-    "PasswordManagerEnabled": False,
-    "PromotionalTabsEnabled": False,
-    "SearchSuggestEnabled": False,
-    "SpellcheckEnabled": False,
-    "SyncDisabled": True,
-    "TranslateEnabled": False,
-}
+_PROFILE = INNER_HOME / ".chromium"
+_PREPARE = f"rm -rf {_PROFILE} && mkdir -p {_PROFILE}/Default && cat > {_PROFILE}/Default/Preferences"
 
 
 class _Box(Runner, Protocol):
@@ -75,17 +49,8 @@ class _Box(Runner, Protocol):
     @property
     def display(self) -> Display: ...
 
-
-@dataclass(frozen=True)
-class _Look:
-    """What a running Chromium cannot change about itself: another look needs a new one."""
-
-    width: int
-    height: int
-    device_scale_factor: float
-    app_window: bool
-    fill_display: bool
-    hide_scrollbars: bool
+    @property
+    def env(self) -> dict[str, str]: ...
 
 
 @dataclass(frozen=True)
@@ -103,12 +68,12 @@ class BrowserPage:
         """Playwright's `page.evaluate`, with `SandboxError` when the script fails or the browser has died."""
         try:
             return await self.page.evaluate(expression, argument)
-        except PlaywrightError as error:
+        except PAGE_ERRORS as error:
             raise self._browser.sentence("the page could not run a script", error) from error
 
 
 class Browser:
-    """One Chromium, one window, one page at a time. Started by the first `open`.
+    """One Chromium. Started by the first `open`, or by the first look at its `tabs`.
 
     The Playwright page of one `open` serves the next one too, so what a caller adds to it for good (init
     scripts, routes, listeners) stays until `restart`.
@@ -119,16 +84,47 @@ class Browser:
         self._chromium = chromium
         self._folder = folder
         self._turn = asyncio.Lock()
-        self._playwright: Playwright | None = None
+        self._driver: Driver | None = None
         self._context: BrowserContext | None = None
-        self._look: _Look | None = None
-        self._door: BrowserDoor | None = None
+        self._look: Look | None = None
         self._closed = False
+        self.starts = 0
+        """How often a Chromium was started; another number means that its tabs are others."""
+        self.dialogs: list[Dialog] = []
+        """The dialogs of pages that stand open: alert, confirm, prompt, and leaving a page.
+
+        They wait for a person on the display or for a call of `accept` or `dismiss`; until then their pages
+        answer nothing.
+        """
+        self.dialog_opened = asyncio.Event()
+        """Set when one opens; who waits clears it first."""
+        self.downloads = Downloads()
 
     @property
     def is_running(self) -> bool:
         """Whether Chromium is up."""
-        return self._context is not None and self._door is not None and self._door.process_alive
+        return self._context is not None and self._driver is not None and self._driver.is_running
+
+    async def tabs(self) -> list[Page]:
+        """The pages that are open, in the order they came.
+
+        Where no browser runs, one with a bar of tabs is started.
+        """
+        async with self._turn:
+            if self._closed:
+                raise SandboxError("the sandbox has ended, open a new one.")
+            if not self.is_running:
+                look = wanted_look(self._box.display, None, 1, False, True, False)
+                await self._stop_browser()
+                await self._start_browser(look)
+            assert self._context is not None
+            return list(self._context.pages)
+
+    async def new_tab(self) -> Page:
+        """One more page, empty, in front."""
+        await self.tabs()
+        assert self._context is not None
+        return await self._context.new_page()
 
     async def open(
         self,
@@ -151,15 +147,22 @@ class Browser:
         Another viewport, scale or window than the one before restarts the browser (about half a second).
         Raises `SandboxError` when the page cannot be loaded or the browser cannot run.
         """
-        look = self._wanted_look(viewport, device_scale_factor, app_window, fill_display, hide_scrollbars)
+        look = wanted_look(
+            self._box.display, viewport, device_scale_factor, app_window, fill_display, hide_scrollbars
+        )
         url = self._url(os.fspath(url_or_path))
         async with self._turn:
             if self._closed:
                 raise SandboxError("the sandbox has ended, open a new one.")
-            page = await self._fresh_page(look)
             try:
-                await _go(page, url)
-            except PlaywrightError as error:
+                async with asyncio.timeout(_OPEN_SECONDS):
+                    page = await self._fresh_page(look)
+                    await _go(page, url)
+            except TimeoutError:
+                raise SandboxError(
+                    f"page {url!r} was not there after {_OPEN_SECONDS:g} s, call browser.restart()."
+                ) from None
+            except PAGE_ERRORS as error:
                 raise self.sentence(f"page {url!r} could not be opened", error) from error
             return BrowserPage(page, url, look.width, look.height, look.device_scale_factor, self)
 
@@ -171,44 +174,22 @@ class Browser:
     async def close(self) -> None:
         """End the browser and Playwright's driver. An `open` that is under way fails."""
         self._closed = True
-        await self._stop_browser()
+        await self._stop_driver()
         async with self._turn:
-            await self._stop_browser()
-            if self._playwright is not None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._playwright.stop(), _STOP_SECONDS)
-                self._playwright = None
+            await self._stop_driver()
 
-    def sentence(self, what: str, error: PlaywrightError) -> SandboxError:
-        """A Playwright error as one sentence: its first line, without the call log."""
+    async def dismiss_dialogs(self) -> None:
+        """Close the dialogs that stand open, so that their pages answer again."""
+        while self.dialogs:
+            with contextlib.suppress(*PAGE_ERRORS, TimeoutError):
+                await asyncio.wait_for(self.dialogs.pop().dismiss(), _STOP_SECONDS)
+
+    def sentence(self, what: str, error: Exception) -> SandboxError:
+        """An error of Playwright's as one sentence: its first line, without the call log."""
         # Playwright hears of the end of the browser a moment before we hear of the end of its process.
-        if not self.is_running or "has been closed" in error.message:
+        if not self.is_running or "has been closed" in str(error):
             return SandboxError(f"{what}: the browser has ended, call browser.restart().")
         return SandboxError(f"{what}: {_first_line(error)}")
-
-    def _wanted_look(
-        self,
-        viewport: tuple[int, int] | None,
-        scale: float,
-        app_window: bool,
-        fill_display: bool,
-        hide_scrollbars: bool,
-    ) -> _Look:
-        display = self._box.display
-        if not 0.25 <= scale <= 8:
-            raise SandboxError(f"device_scale_factor is {scale}, choose 0.25 to 8.")
-        full = (round(display.width / scale), round(display.height / scale))
-        width, height = viewport or full
-        if not (0 < width <= full[0] and 0 < height <= full[1]):
-            raise SandboxError(
-                f"viewport {width}x{height} does not fit the display, choose at most {full[0]}x{full[1]}."
-            )
-        if fill_display and (width, height) != full:
-            raise SandboxError(
-                f"viewport {width}x{height} does not fill the display, which is {full[0]}x{full[1]}: "
-                "leave it out or pass fill_display=False."
-            )
-        return _Look(width, height, scale, app_window, fill_display, hide_scrollbars)
 
     def _url(self, text: str) -> str:
         """The URL inside for what the caller named."""
@@ -227,68 +208,87 @@ class Browser:
                     return PurePosixPath(inner) / path.relative_to(name)
         return path
 
-    async def _fresh_page(self, look: _Look) -> Page:
+    async def _fresh_page(self, look: Look) -> Page:
         """The window's one page, with nothing left of the page before."""
         if self._look == look and self.is_running:
             # A browser that has just died, or whose last window was closed, is found out here.
-            with contextlib.suppress(PlaywrightError, LookupError):
+            with contextlib.suppress(*PAGE_ERRORS):
                 return await self._tidied_page()
         await self._stop_browser()
         await self._start_browser(look)
         try:
             return await self._tidied_page()
-        except (PlaywrightError, LookupError):
+        except PAGE_ERRORS:
             raise SandboxError("the browser ended as it started, try again.") from None
 
     async def _tidied_page(self) -> Page:
         assert self._context is not None
+        await self.dismiss_dialogs()
         await self._context.clear_cookies()
         page = self._context.pages[0]
         for other in self._context.pages[1:]:
             await other.close()
         return page
 
-    async def _start_browser(self, look: _Look) -> None:
+    async def _start_browser(self, look: Look) -> None:
         if self._chromium is None:
+            find_driver()
             self._chromium = find_chromium()  # says what is missing
-        if self._playwright is None:
-            self._playwright = await async_playwright().start()
-        self._door = BrowserDoor(self._box, self._folder, self._chromium)
+        if self._driver is None or not self._driver.is_running:
+            await self._stop_driver()
+            self._driver = await Driver.start(self._box, self._folder)
+        profile = await self._box.run(["sh", "-c", _PREPARE], stdin=json.dumps(PREFERENCES).encode())
+        await profile.wait()
+        playwright = self._driver.playwright
+        assert playwright is not None
         try:
-            self._context = await self._playwright.chromium.launch_persistent_context(
-                str(self._folder / "profile"),
-                executable_path=str(self._door.command),
+            context = await playwright.chromium.launch_persistent_context(
+                str(_PROFILE),
+                executable_path=str(self._chromium.inner),
                 headless=False,
                 no_viewport=True,
                 chromium_sandbox=True,
-                args=_arguments(look),
+                args=arguments(look),
                 ignore_default_args=["--enable-automation"],
-                env={"PATH": "/usr/bin:/bin"},
+                env=dict(self._box.env),
                 handle_sigint=False,
                 handle_sigterm=False,
                 handle_sighup=False,
             )
-            await self._keep_downloads(self._context)
-        except (PlaywrightError, LookupError) as error:
+            context.on("close", self._gone)
+            context.on("dialog", self._dialog)
+            self._context = context
+            await self.downloads.watch(context)
+        except PAGE_ERRORS as error:
             await self._stop_browser()
             raise SandboxError(f"the browser could not start ({_first_line(error)}), try again.") from error
         self._look = look
+        self.starts += 1
 
-    @staticmethod
-    async def _keep_downloads(context: BrowserContext) -> None:
-        """Save downloads where the task's files are; Playwright would name a folder of the host."""
-        session = await context.new_cdp_session(context.pages[0])
-        settings = {"behavior": "allow", "downloadPath": str(INNER_WORKSPACE / "Downloads")}
-        await session.send("Browser.setDownloadBehavior", settings)
+    def _gone(self, context: BrowserContext) -> None:
+        if context == self._context:
+            self._context = self._look = None
+            self.dialogs.clear()
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.dialogs.append(dialog)
+        self.dialog_opened.set()
 
     async def _stop_browser(self) -> None:
         context, self._context, self._look = self._context, None, None
-        door, self._door = self._door, None
-        if door is not None:
-            await door.close()
-        if context is not None:
-            with contextlib.suppress(PlaywrightError, TimeoutError):
-                await asyncio.wait_for(context.close(), _STOP_SECONDS)
+        self.dialogs.clear()
+        if context is None:
+            return
+        try:
+            await asyncio.wait_for(context.close(), _STOP_SECONDS)
+        except (*PAGE_ERRORS, TimeoutError):
+            await self._stop_driver()  # and with it the browser that does not end
+
+    async def _stop_driver(self) -> None:
+        driver, self._driver = self._driver, None
+        self._context = self._look = None
+        if driver is not None:
+            await driver.close()
 
 
 async def _go(page: Page, url: str) -> None:
@@ -308,19 +308,3 @@ def _first_line(error: Exception) -> str:
     """What went wrong, without the name of the call (`Page.goto: `) and without the log of it."""
     line = (str(error).strip() or "no reason given").splitlines()[0]
     return re.sub(r"^\w+\.\w+: ", "", line)
-
-
-def _arguments(look: _Look) -> list[str]:
-    arguments = [
-        *_FLAGS,
-        f"--force-device-scale-factor={look.device_scale_factor:g}",
-        "--window-position=0,0",
-        f"--window-size={look.width},{look.height}",
-        # The window manager's rules go by class: by itself Chromium makes no window as large as the display.
-        f"--class={'pilotfish-screen' if look.fill_display else 'pilotfish-page'}",
-    ]
-    if look.app_window:
-        arguments.append("--app=data:text/html,")
-    if look.hide_scrollbars:
-        arguments.append("--hide-scrollbars")
-    return arguments

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotfish.sandbox.browser_driver import INNER_DRIVER
 from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
@@ -86,7 +87,7 @@ class Mounts:
     """What of the host one sandbox gets to see, besides the system.
 
     etc: folder with the files of `write_etc`; sockets: the private /tmp/.X11-unix, if there is a display;
-    made_files: {path inside: host file}, read-only.
+    made_files: {path inside: host file}, read-only; driver: the folder of Playwright's driver.
     """
 
     workspace: Path
@@ -95,6 +96,7 @@ class Mounts:
     browser: Chromium | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
     made_files: Mapping[str, Path] = field(default_factory=dict)
+    driver: Path | None = None
 
 
 def write_etc(folder: Path) -> None:
@@ -148,6 +150,8 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
             argv += ["--ro-bind", str(script), f"{_INNER_SCRIPTS}/{script.relative_to(GUEST_SCRIPT.parent)}"]
     if mounts.browser is not None and mounts.browser.folder is not None:
         argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]
+    if mounts.driver is not None:
+        argv += ["--ro-bind", str(mounts.driver), str(INNER_DRIVER)]
     for path, inner in mounts.read_only.items():
         argv += ["--ro-bind", str(path.resolve()), inner]
     if mounts.sockets is not None:
