@@ -1,7 +1,7 @@
 """An isolated machine for one task: files, shell, display, browser."""
 
 from pilotfish.sandbox.box import Sandbox
-from pilotfish.sandbox.browser import Browser, BrowserPage
+from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
 from pilotfish.sandbox.files import FileEntry, Files
@@ -11,6 +11,7 @@ from pilotfish.sandbox.shell import Shell, ShellResult
 from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 __all__ = [
+    "PAGE_ERRORS",
     "Browser",
     "BrowserPage",
     "Display",

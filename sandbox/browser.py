@@ -22,6 +22,7 @@ from urllib.parse import quote
 from playwright.async_api import BrowserContext, Dialog, Page
 from playwright.async_api import Error as PlaywrightError
 
+from pilotfish.sandbox import browser_reader
 from pilotfish.sandbox.browser_downloads import Downloads
 from pilotfish.sandbox.browser_driver import Driver, Runner, find_driver
 from pilotfish.sandbox.browser_look import PREFERENCES, Look, arguments, wanted_look
@@ -237,6 +238,8 @@ class Browser:
         if self._driver is None or not self._driver.is_running:
             await self._stop_driver()
             self._driver = await Driver.start(self._box, self._folder)
+            assert self._driver.playwright is not None
+            await browser_reader.register(self._driver.playwright)
         profile = await self._box.run(["sh", "-c", _PREPARE], stdin=json.dumps(PREFERENCES).encode())
         await profile.wait()
         playwright = self._driver.playwright
@@ -257,6 +260,7 @@ class Browser:
             )
             context.on("close", self._gone)
             context.on("dialog", self._dialog)
+            context.on("dialogclosed", self._dialog_closed)
             self._context = context
             await self.downloads.watch(context)
         except PAGE_ERRORS as error:
@@ -273,6 +277,10 @@ class Browser:
     def _dialog(self, dialog: Dialog) -> None:
         self.dialogs.append(dialog)
         self.dialog_opened.set()
+
+    def _dialog_closed(self, dialog: Dialog) -> None:
+        if dialog in self.dialogs:
+            self.dialogs.remove(dialog)
 
     async def _stop_browser(self) -> None:
         context, self._context, self._look = self._context, None, None

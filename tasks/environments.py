@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page, Route
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks import format as fields
 from pilotfish.tasks.environment import End, Environment, Grade, StartError, first_line
 from pilotfish.tasks.graders import grade, run_clean
@@ -156,10 +155,10 @@ class WebPage(Desktop):
         try:
             let_go(box.display.name)
             self.page = (await box.browser.open("about:blank", device_scale_factor=self._size().scale)).page
-            await self.page.unroute_all()
-            await self.page.route("**/*", self._answer)
+            await self.page.context.unroute_all()
+            await self.page.context.route("**/*", self._answer)
             await self.page.goto(f"{_ORIGIN}/{self._file.name}")
-        except (PlaywrightError, SandboxError) as error:
+        except (*PAGE_ERRORS, SandboxError) as error:
             raise StartError(f"{self._task.name}: the page cannot be opened ({first_line(error)})") from error
         screen = self.screen(box)
         assert screen is not None
@@ -176,6 +175,7 @@ class WebPage(Desktop):
         await route.fulfill(body=file.read_bytes(), content_type=mimetypes.guess_type(file.name)[0])
 
     async def grade(self, box: Sandbox, end: End) -> Grade:
+        await box.browser.dismiss_dialogs()
         return await grade(self._task.graders, box, end, self.page)
 
 

@@ -15,11 +15,10 @@ import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 from pydantic import JsonValue
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxPathError
+from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxPathError
 from pilotfish.tasks import format as fields
 from pilotfish.tasks.environment import End, Grade, first_line
 
@@ -176,7 +175,7 @@ async def _page_state(grader: fields.PageState, page: Page | None) -> Grade:
         found = _canonical(json.loads(await asyncio.wait_for(page.evaluate(script), _PAGE_S)))
     except TimeoutError:
         return _no(f"The page did not answer within {_PAGE_S:g} s.")
-    except PlaywrightError as error:
+    except PAGE_ERRORS as error:
         return _no(f"The page cannot answer {_short(grader.expression)}: {first_line(error)}")
     wanted = _canonical(grader.equals)
     if found == wanted:

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Page
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks.environment import End, Grade, StartError, first_line
 from pilotfish.tasks.format import MiniwobEnvironment
 from pilotfish.tasks.miniwob_tasks import check_name
@@ -92,7 +91,7 @@ class Miniwob:
             async with asyncio.timeout(_START_S):
                 self.page = await self._open(box)
                 utterance = await self.page.evaluate(_START, [seed, limit_ms, _READY_MS])
-        except (PlaywrightError, SandboxError, TimeoutError) as error:
+        except (*PAGE_ERRORS, SandboxError, TimeoutError) as error:
             raise StartError(
                 f"miniwob/{name}, seed {seed}, cannot be started ({first_line(error)})"
             ) from error
@@ -129,7 +128,7 @@ class Miniwob:
             return None
         try:
             result: dict[str, Any] = await asyncio.wait_for(self.page.evaluate(_RESULT), _RESULT_S)
-        except (PlaywrightError, TimeoutError):
+        except (*PAGE_ERRORS, TimeoutError):
             return None
         return result
 
