@@ -57,6 +57,10 @@ _ENV: Mapping[str, str] = {
     "DBUS_SESSION_BUS_ADDRESS": "disabled:",
     "NO_AT_BRIDGE": "1",
     "GSETTINGS_BACKEND": "memory",
+    # Input methods would change what a key gives: GTK's takes U+FF20 for the Compose key, Xlib's writes two
+    # letters for one.
+    "GTK_IM_MODULE": "gtk-im-context-none",
+    "XCOMPOSEFILE": "/dev/null",
 }
 
 

@@ -1,7 +1,7 @@
 """The keyboard of one X display: presses keys and types any text exactly, whatever the layout.
 
-A key that pyautogui has a name for is pressed by pyautogui, whose table maps names to fixed key codes; the
-rest goes through XTEST. Which key code gives what is looked up in the live map each time.
+A key that pyautogui has a name for is pressed by pyautogui, whose table maps names to fixed key codes; other
+keys and text go through XTEST. Which key code gives what is looked up in the live map each time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pilotfish.tools.keymap import LiveKeymap, keysym
 from pilotfish.tools.keys import Chord
 
 _TYPED = {"\n": "Return", "\t": "Tab"}
+_AT_ONCE = 25
+"""Characters that go to the X server before it is waited for."""
 
 
 class Keyboard:
@@ -84,17 +86,25 @@ class Keyboard:
         keymap = self._map.provide([XK.XK_Shift_L, *symbols])
         shift, _ = keymap.find(XK.XK_Shift_L)
         keys = [keymap.find(symbol) for symbol in symbols]
-        for code, shifted in keys:
-            with_shift = shifted and self._down(shift)
-            if self._down(code):
-                self._up(code)
-            if with_shift:
-                self._up(shift)
+        for start in range(0, len(keys), _AT_ONCE):
+            down = self._display.query_keymap()
+            for code, shifted in keys[start : start + _AT_ONCE]:
+                self._tap([one for one in ((shift, code) if shifted else (code,)) if not _is_set(down, one)])
+            self._display.sync()
         self._map.note_use([code for code, _ in keys])
+
+    def _tap(self, codes: Sequence[int]) -> None:
+        """Press key codes and release them in the reverse order, without waiting for the X server."""
+        for code in codes:
+            self.held.append(code)
+            xtest.fake_input(self._display, X.KeyPress, code)
+        for code in reversed(codes):
+            xtest.fake_input(self._display, X.KeyRelease, code)
+            self.held.remove(code)
 
     def _down(self, code: int) -> bool:
         """Press a key code; False if it was down before."""
-        if self._display.query_keymap()[code // 8] >> code % 8 & 1:
+        if _is_set(self._display.query_keymap(), code):
             return False
         self.held.append(code)
         self._send(code, press=True)
@@ -125,3 +135,8 @@ class Keyboard:
             yield
         finally:
             self.press([("Caps_Lock",)])
+
+
+def _is_set(keymap: Sequence[int], code: int) -> bool:
+    """Whether a key is down, in what `query_keymap` gives: a bit for each key code."""
+    return bool(keymap[code // 8] >> code % 8 & 1)

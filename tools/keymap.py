@@ -21,10 +21,14 @@ _GROUP_SHIFT = (
     13  # where the core protocol's state holds the active group (X Keyboard Extension, section 2.2.1)
 )
 _MEDIA = range(0x1008FE00, 0x10090000)
+# Keys that Chromium acts on by their code, whatever symbol they have: Copy, Paste, Cut, Favorites, Back,
+# Forward, HomePage, Reload and Search, by the codes that all keyboards have on Linux (evdev).
+_TAKEN_BY_CODE = frozenset({141, 143, 145, 164, 166, 167, 180, 181, 225})
 _FUNCTION = range(0xFE00, 0x10000)  # keys without a character: Return, Shift, F1, ISO_Level3_Shift
 _BORROWED_PROPERTY = "_PILOTFISH_BORROWED_KEYS"
-# How long a program may take to read what was typed, where it cannot be asked.
+# How long a program may take to read what was typed, where it cannot be asked; and to answer, where it can.
 _LAG_S = 1.0
+_ANSWER_S = 5.0
 
 
 def keysym(key: str) -> int:
@@ -58,7 +62,7 @@ class Keymap:
         self.original = {
             code: borrowed.get(code, row)
             for code, row in enumerate(rows, first)
-            if code > first and _is_spare(borrowed.get(code, row))
+            if code > first and code not in _TAKEN_BY_CODE and _is_spare(borrowed.get(code, row))
         }
 
     def has(self, symbol: int) -> bool:
@@ -129,7 +133,7 @@ class LiveKeymap:
     def provide(self, symbols: Sequence[int]) -> Keymap:
         """The map, after putting those of `symbols` that it lacks on spare keys, two on each.
 
-        Raises ValueError if there are not enough spare keys.
+        Raises ValueError if there are not enough spare keys, or if the program does not read what it got.
         """
         keymap = self.read()
         missing = keymap.missing(symbols)
@@ -142,7 +146,11 @@ class LiveKeymap:
         if len(free) < len(pairs):
             raise ValueError("the keyboard map has too few spare keys for this text; write it by the shell")
         given = dict(zip(free, pairs, strict=False))
-        self._wait_until_read(max(self._used.get(code, 0.0) for code in given))
+        if not self._wait_until_read(max(self._used.get(code, 0.0) for code in given), _ANSWER_S):
+            raise ValueError(
+                f"the program with the keyboard has not read its keys for {_ANSWER_S:g} s, so a part of the "
+                "text is not typed; look at the screen, then type the rest"
+            )
         self._store({**self._borrowed(), **{code: keymap.original[code] for code in given}})
         for code, pair in given.items():
             self._display.change_keyboard_mapping(code, [[pair[0], pair[-1]] * 2])
@@ -158,7 +166,7 @@ class LiveKeymap:
         borrowed = self._borrowed()
         media = {code: row for code, row in borrowed.items() if any(row)}
         if media:
-            self._wait_until_read(max(self._used.get(code, 0.0) for code in media))
+            self._wait_until_read(max(self._used.get(code, 0.0) for code in media), _LAG_S)
         for code, row in media.items():
             self._display.change_keyboard_mapping(code, [row])
         self._store({code: row for code, row in borrowed.items() if code not in media})
@@ -174,17 +182,22 @@ class LiveKeymap:
         flat = [value for code, row in rows.items() for value in (code, *(list(row) + [0] * 4)[:4])]
         self._root.change_property(self._property, self._display.intern_atom("CARDINAL"), 32, flat)
 
-    def _wait_until_read(self, used_at: float) -> None:
-        """Return when the program with the focus has read the keys that were pressed at `used_at`."""
-        if used_at <= self._last_read or time.monotonic() - used_at > _LAG_S:
-            return
+    def _wait_until_read(self, used_at: float, answer_s: float) -> bool:
+        """Return when the program with the focus has read the keys that were pressed at `used_at`; False when
+        it could say so and does not within `answer_s`.
+        """
+        if used_at <= self._last_read:
+            return True
         asked_at = time.monotonic()
-        if not self._ping():
+        answered = self._ping(answer_s)
+        if answered is None:
             time.sleep(max(0.0, used_at + _LAG_S - time.monotonic()))
-        self._last_read = asked_at
+        if answered is not False:
+            self._last_read = asked_at
+        return answered is not False
 
-    def _ping(self) -> bool:
-        """Ask the focused program to answer after all it has to read; False if it cannot or does not.
+    def _ping(self, answer_s: float) -> bool | None:
+        """Ask the focused program to answer after all it has to read: whether it did, None if it cannot.
 
         Source: Extended Window Manager Hints, _NET_WM_PING: the answer is the same message to the root
         window.
@@ -198,14 +211,14 @@ class LiveKeymap:
                 break
             window = window.query_tree().parent
         else:
-            return False
+            return None
         stamp = int(time.monotonic() * 1000) & 0x7FFFFFFF
         data = (32, [ping, stamp, window.id, 0, 0])
         self._root.change_attributes(event_mask=X.SubstructureNotifyMask)
         try:
             window.send_event(event.ClientMessage(window=window, client_type=protocols, data=data))
             self._display.flush()
-            deadline = time.monotonic() + _LAG_S
+            deadline = time.monotonic() + answer_s
             while time.monotonic() < deadline:
                 if self._display.pending_events():
                     answer = self._display.next_event()
