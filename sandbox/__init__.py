@@ -2,24 +2,29 @@
 
 from pilotfish.sandbox.box import Sandbox
 from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage
+from pilotfish.sandbox.differences import Change, Diff
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
 from pilotfish.sandbox.files import FileEntry, Files
 from pilotfish.sandbox.pieces import Piece, check
 from pilotfish.sandbox.process import Process
 from pilotfish.sandbox.shell import Shell, ShellResult
+from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 __all__ = [
     "PAGE_ERRORS",
     "Browser",
     "BrowserPage",
+    "Change",
+    "Diff",
     "Display",
     "FileEntry",
     "Files",
     "Limits",
     "Piece",
     "Process",
+    "Restored",
     "Sandbox",
     "SandboxError",
     "SandboxPathError",
@@ -27,5 +32,7 @@ __all__ = [
     "SandboxUnavailable",
     "Shell",
     "ShellResult",
+    "Snapshot",
+    "Snapshots",
     "check",
 ]

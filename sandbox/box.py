@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from pilotfish.sandbox.browser_look import (
 from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, write_etc
 from pilotfish.sandbox.cgroup import ControlGroup
 from pilotfish.sandbox.cgroup import make as make_group
+from pilotfish.sandbox.differences import Diff
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
@@ -34,7 +36,7 @@ from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.pieces import find_chromium, need, start_trouble
 from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import Shell
-from pilotfish.sandbox.snapshots import Snapshots
+from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 T = TypeVar("T")
@@ -80,7 +82,7 @@ class Sandbox:
         self.places = self._starter.places
         self.files = Files(workspace, self.places.workspace)
         self._folder = folder
-        self._snapshots = Snapshots(workspace, folder.folder("snapshots"))
+        self._snapshots = Snapshots(workspace, spec.snapshots or folder.folder("snapshots"))
         self._display: Display | None = None
         self._browser: Browser | None = None
         self._link: Link | None = None
@@ -209,16 +211,24 @@ class Sandbox:
             confine=not own_sandbox,
         )
 
-    async def snapshot(self) -> str:
-        """Keep a copy of the workspace's files as they are now; returns its id for `restore`."""
-        return await _in_thread(self._snapshots.take)
+    async def snapshot(self, label: str = "") -> str:
+        """Keep the workspace's files as they are now; returns an id. Only what changed is read."""
+        return await _in_thread(lambda goes_on: self._snapshots.take(label, goes_on))
 
-    async def restore(self, snapshot: str) -> None:
+    async def restore(self, snapshot: str) -> Restored:
         """Give the workspace the files that it had at `snapshot`.
 
         Programs go on running; what they have open, or write meanwhile, is theirs.
         """
-        await _in_thread(lambda: self._snapshots.restore(snapshot))
+        return await _in_thread(lambda goes_on: self._snapshots.restore(snapshot, goes_on))
+
+    async def diff(self, before: str, after: str | None = None, *, text: bool = False) -> Diff:
+        """What changed from one snapshot to another, or to now; `text` adds the lines."""
+        return await _in_thread(lambda goes_on: self._snapshots.diff(before, after, text=text))
+
+    async def snapshots(self) -> list[Snapshot]:
+        """All that there are, oldest first."""
+        return await _in_thread(lambda goes_on: self._snapshots.all())
 
     async def close(self) -> None:
         """End every program, remove the display and the private folder.
@@ -395,11 +405,22 @@ def _inner_pid(status_fd: int) -> int | None:
     return None
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run file work in a thread; when cancelled, still wait for it, so that it never goes on unseen."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+async def _in_thread(work: Callable[[Callable[[], None]], T]) -> T:
+    """Run file work in a thread, told by `goes_on` when it is cancelled, and waited for even then, so that it
+    never goes on unseen.
+    """
+    stopped = threading.Event()
+
+    def goes_on() -> None:
+        if stopped.is_set():
+            raise SandboxError("it was interrupted.")
+
+    task = asyncio.ensure_future(asyncio.to_thread(work, goes_on))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        stopped.set()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is left to be told
         raise

@@ -77,10 +77,11 @@ class SandboxSpec:
 
     width, height: the X display in pixels. desktop: start an X display and a window manager. browser: refuse
     to open at once when no Chromium is found (with False that is found out by `browser.open`). workspace: a
-    folder of the host that appears as /workspace; None is a private folder, removed at close. read_only: host
-    folders or files to show inside, {host path: inner path}. env: extra environment of every process inside.
-    level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without user
-    namespaces and has neither display nor browser; 0 is nothing at all.
+    folder of the host that appears as /workspace; None is a private folder, removed at close. snapshots: a
+    folder of the host, outside the workspace, that keeps its snapshots; None is a private one too. read_only:
+    host folders or files to show inside, {host path: inner path}. env: extra environment of every process
+    inside. level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without
+    user namespaces and has neither display nor browser; 0 is nothing at all.
     """
 
     width: int = 1280
@@ -88,6 +89,7 @@ class SandboxSpec:
     desktop: bool = True
     browser: bool = False
     workspace: Path | None = None
+    snapshots: Path | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

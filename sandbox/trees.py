@@ -1,5 +1,5 @@
 # ruff: noqa: PTH101, PTH208
-"""Copying and removing folders whose content is hostile: by descriptors, never following a link.
+"""Opening and removing folders whose content is hostile: by descriptors, never following a link.
 
 A program inside may swap a folder for a symlink between any two steps here, so no step uses a path of more
 than one name: each entry is opened relative to the descriptor of its parent with O_NOFOLLOW.
@@ -9,151 +9,93 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from pathlib import Path
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_TRIES = 32
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+TRIES = 32
+_DEEP = 64
+"""Folders nested deeper are moved up before they are removed: neither descriptors nor the stack run out."""
 
 
 def remove_tree(path: Path) -> None:
     """Remove a folder and everything below it; nothing happens when it is not there."""
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _remove(parent, path.name)
+        remove(parent, path.name)
     finally:
         os.close(parent)
 
 
-def empty_folder(path: Path) -> None:
-    """Remove everything in a folder; the folder itself stays."""
-    folder = os.open(path, _FOLDER)
-    try:
-        for name in os.listdir(folder):
-            _remove(folder, name)
-    finally:
-        os.close(folder)
+def remove(parent: int, name: str) -> None:
+    """Remove what has this name in an open folder, whatever it is."""
+    _Removal().remove(parent, name, 0)
 
 
-def _remove(parent: int, name: str) -> None:
-    for attempt in range(_TRIES):
-        try:
-            _remove_once(parent, name)
-            return
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            # Someone puts new files into a folder that is being emptied.
-            if error.errno != errno.ENOTEMPTY or attempt == _TRIES - 1:
-                raise
+def open_anyway(parent: int, name: str, flags: int) -> int:
+    """Open a file or folder (`FILE` or `FOLDER`), also one of ours whose mode forbids us to read it.
 
-
-def _remove_once(parent: int, name: str) -> None:
-    try:
-        os.unlink(name, dir_fd=parent)
-    except (IsADirectoryError, PermissionError):
-        _remove_folder(parent, name)
-
-
-def _remove_folder(parent: int, name: str) -> None:
-    try:
-        folder = os.open(name, _FOLDER, dir_fd=parent)
-    except PermissionError:  # a folder of mode 000 cannot be listed
-        handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # by descriptor: the name may be a link by now
-        finally:
-            os.close(handle)
-        folder = os.open(name, _FOLDER, dir_fd=parent)
-    try:
-        os.fchmod(folder, 0o700)
-        for entry in os.listdir(folder):
-            _remove(folder, entry)
-    finally:
-        os.close(folder)
-    os.rmdir(name, dir_fd=parent)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy what is in `source` into the existing folder `target`: files, folders, symlinks, modes and times.
-
-    Sockets, pipes and devices are left out. Set-user-id bits are dropped. Root keeps the owners too.
+    Its mode is given back at once.
     """
-    source_fd = os.open(source, _FOLDER)
-    target_fd = os.open(target, _FOLDER)
     try:
-        _copy_content(source_fd, target_fd)
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        by_descriptor = f"/proc/self/fd/{handle}"  # the name may be a link by now
+        mode = stat.S_IMODE(found.st_mode)
+        os.chmod(by_descriptor, mode | (0o700 if stat.S_ISDIR(found.st_mode) else 0o400))
+        try:
+            return os.open(by_descriptor, flags & ~os.O_NOFOLLOW)
+        finally:
+            os.chmod(by_descriptor, mode)
     finally:
-        os.close(source_fd)
-        os.close(target_fd)
+        os.close(handle)
 
 
-def _copy_content(source: int, target: int) -> None:
-    for name in os.listdir(source):
-        for attempt in range(_TRIES):
+class _Removal:
+    def __init__(self) -> None:
+        self._top = -1
+        self._moved: list[str] = []
+
+    def remove(self, parent: int, name: str, depth: int) -> None:
+        for attempt in range(TRIES):
             try:
-                _copy_entry(source, target, name)
-                break
+                self._remove_once(parent, name, depth)
+                return
             except FileNotFoundError:
-                break  # removed while we looked
-            except FileExistsError:  # a program writes into the target: what is restored wins
-                if attempt == _TRIES - 1:
+                return
+            except OSError as error:
+                # Someone puts new files into a folder that is being emptied.
+                if error.errno != errno.ENOTEMPTY or attempt == TRIES - 1:
                     raise
-                _remove(target, name)
 
-
-def _copy_entry(source: int, target: int, name: str) -> None:
-    found = os.stat(name, dir_fd=source, follow_symlinks=False)
-    if stat.S_ISLNK(found.st_mode):
-        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        if os.geteuid() == 0:
-            os.chown(name, found.st_uid, found.st_gid, dir_fd=target, follow_symlinks=False)
-        times = (found.st_atime_ns, found.st_mtime_ns)
-        os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
-    elif stat.S_ISDIR(found.st_mode):
-        _copy_folder(source, target, name)
-    elif stat.S_ISREG(found.st_mode):
-        _copy_file(source, target, name)
-
-
-def _give(copy: int, found: os.stat_result) -> None:
-    if os.geteuid() == 0:
-        os.fchown(copy, found.st_uid, found.st_gid)
-
-
-def _copy_folder(source: int, target: int, name: str) -> None:
-    inner = os.open(name, _FOLDER, dir_fd=source)
-    try:
-        found = os.fstat(inner)
-        os.mkdir(name, 0o700, dir_fd=target)
-        copy = os.open(name, _FOLDER, dir_fd=target)
+    def _remove_once(self, parent: int, name: str, depth: int) -> None:
         try:
-            _copy_content(inner, copy)
-            _give(copy, found)
-            os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
-            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-        finally:
-            os.close(copy)
-    finally:
-        os.close(inner)
+            os.unlink(name, dir_fd=parent)
+        except (IsADirectoryError, PermissionError):
+            self._remove_folder(parent, name, depth)
 
-
-def _copy_file(source: int, target: int, name: str) -> None:
-    inner = os.open(name, _FILE, dir_fd=source)
-    try:
-        found = os.fstat(inner)
-        if not stat.S_ISREG(found.st_mode):
-            return  # swapped for something else since the look
-        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+    def _remove_folder(self, parent: int, name: str, depth: int) -> None:
+        folder = open_anyway(parent, name, FOLDER)
         try:
-            left = found.st_size
-            while left > 0 and (done := os.copy_file_range(inner, copy, left)):
-                left -= done
-            _give(copy, found)
-            os.fchmod(copy, stat.S_IMODE(found.st_mode) & 0o777)
-            os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.fchmod(folder, 0o700)
+            if depth == 0:
+                self._top = folder
+            elif depth >= _DEEP:
+                moved = secrets.token_hex(8)
+                os.rename(name, moved, src_dir_fd=parent, dst_dir_fd=self._top)
+                self._moved.append(moved)
+                return
+            for entry in os.listdir(folder):
+                self.remove(folder, entry, depth + 1)
+            while depth == 0 and self._moved:
+                self.remove(folder, self._moved.pop(), 1)
         finally:
-            os.close(copy)
-    finally:
-        os.close(inner)
+            os.close(folder)
+        os.rmdir(name, dir_fd=parent)

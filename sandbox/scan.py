@@ -1,0 +1,389 @@
+"""What lies in a workspace: a tree of entries, with their content put into a store or only named.
+
+Programs inside may change anything at any moment, so each folder is opened relative to its parent without
+following links, and a file that changed while it was read is read again. A file is not read when it is the
+one that was read before: same inode, size and times, and old enough then that no later write can have them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pilotfish.sandbox.errors import SandboxError
+from pilotfish.sandbox.objects import Damaged, Objects, digest_of, digest_of_file
+from pilotfish.sandbox.trees import FILE, FOLDER, open_anyway
+
+_TRIES = 4
+# What comes of a name that was removed or became something else since it was listed.
+_GONE = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EINVAL))
+_TICK_NS = 20_000_000
+"""Two writes this far apart never have the same time stamp; kernels count in ticks of at most 10 ms."""
+
+Kind = Literal["file", "linked", "link", "folder", "pipe", "other"]
+"""`linked` is a file with more than one name, `link` a symbolic link, `other` what cannot be kept."""
+
+
+class Entry(NamedTuple):
+    """One name in a folder.
+
+    mode: the permission bits. data: the digest of a file or folder, the target of a link, the reason why
+    something cannot be kept. changed_ns: 0 for what has to be read again in any case.
+    """
+
+    name: str
+    kind: Kind
+    mode: int
+    uid: int
+    gid: int
+    modified_ns: int
+    size: int
+    inode: int
+    changed_ns: int
+    data: str
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind in ("file", "linked")
+
+    def is_like(self, other: Entry) -> bool:
+        """Whether a restore of one over the other would have nothing to do."""
+        return self[1:6] == other[1:6] and self.data == other.data
+
+
+class Node:
+    """A folder's entries and, below it, the folders that were looked at. Never changed once made."""
+
+    __slots__ = ("entries", "files", "folders", "id", "linked", "others", "size")
+
+    def __init__(self, entries: dict[str, Entry], folders: dict[str, Node], name: str) -> None:
+        self.entries = entries
+        self.folders = folders
+        self.id = name
+        self.files = self.size = self.linked = self.others = 0
+        for entry in entries.values():
+            if entry.is_file:
+                self.files += 1
+                self.size += entry.size
+            self.linked += entry.kind == "linked"
+            self.others += entry.kind == "other"
+        for below in folders.values():
+            self.files += below.files
+            self.size += below.size
+            self.linked += below.linked
+            self.others += below.others
+
+
+EMPTY = Node({}, {}, "")
+_SHUT = "cannot be read"
+ELSEWHERE = "on another file system"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is kept at most. store_bytes: all snapshots of a store together. Sizes are bytes."""
+
+    store_bytes: int = 4 << 30
+    file_bytes: int = 256 << 20
+    entries: int = 200_000
+    depth: int = 200
+
+
+def encoded(entries: dict[str, Entry]) -> bytes:
+    """A folder as an object."""
+    return json.dumps(sorted(entries.values()), separators=(",", ":")).encode("ascii")
+
+
+def loaded(objects: Objects, name: str, known: Node | None = None) -> Node:
+    """A folder of a store with all that is below it. Raises `Damaged`.
+
+    known: a tree that need not be loaded again where it is the same.
+    """
+    return _loaded(objects, name, {} if known is None else {node.id: node for node in _folders_of(known)})
+
+
+def _folders_of(node: Node) -> Iterator[Node]:
+    yield node
+    for folder in node.folders.values():
+        yield from _folders_of(folder)
+
+
+def _loaded(objects: Objects, name: str, known: dict[str, Node]) -> Node:
+    if (node := known.get(name)) is not None:
+        return node
+    try:
+        found = [Entry(*fields) for fields in json.loads(objects.get(name))]
+    except (ValueError, TypeError):
+        raise Damaged(name) from None
+    folders = {entry.name: _loaded(objects, entry.data, known) for entry in found if entry.kind == "folder"}
+    return Node({entry.name: entry for entry in found}, folders, name)
+
+
+def names_in(node: Node) -> Iterator[str]:
+    """The names of all objects that a tree is made of."""
+    yield node.id
+    for entry in node.entries.values():
+        if entry.is_file:
+            yield entry.data
+    for folder in node.folders.values():
+        yield from names_in(folder)
+
+
+def entries_of(node: Node, above: str = "") -> Iterator[tuple[str, Entry]]:
+    """Every entry of a tree by its path, folders before what is in them."""
+    for name, entry in sorted(node.entries.items()):
+        yield above + name, entry
+        if entry.kind == "folder":
+            yield from entries_of(node.folders[name], f"{above}{name}/")
+
+
+@dataclass
+class Scan:
+    """One look at a workspace.
+
+    root: an open descriptor of it. objects: where content goes; None names it only. goes_on: called often;
+    raises to break off.
+    """
+
+    root: int
+    objects: Objects | None
+    bounds: Bounds
+    goes_on: Callable[[], None]
+    _entries: int = 0
+    _bytes: int = 0
+    _device: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._device = os.fstat(self.root).st_dev
+
+    def run(self, before: Node) -> Node:
+        """The tree as it is; `before` is what is known of it. Raises `SandboxError` beyond the bounds."""
+        if before is EMPTY and self.objects is not None:
+            self._weigh(self.root, 0)
+            self._entries = self._bytes = 0
+        return self._folder(self.root, before, 0)
+
+    def _weigh(self, folder: int, depth: int) -> None:
+        """Find out before all is read that it is too much."""
+        self.goes_on()
+        below = []
+        with os.scandir(folder) as found:
+            for item in found:
+                with contextlib.suppress(FileNotFoundError):
+                    look = item.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(look.st_mode) and look.st_dev == self._device:
+                        below.append(item.name)
+                    elif stat.S_ISREG(look.st_mode) and look.st_size <= self.bounds.file_bytes:
+                        self._count_bytes(min(look.st_size, look.st_blocks << 9))
+                    self._count_entry()
+        for name in below if depth < self.bounds.depth else ():
+            try:
+                inner = os.open(name, FOLDER, dir_fd=folder)
+            except OSError:
+                continue
+            try:
+                self._weigh(inner, depth + 1)
+            finally:
+                os.close(inner)
+
+    def _count_entry(self) -> None:
+        self._entries += 1
+        if self._entries > self.bounds.entries:
+            raise SandboxError(
+                f"the workspace has more than {self.bounds.entries} files, too many to keep: work in a "
+                "smaller folder."
+            )
+
+    def _count_bytes(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self.bounds.store_bytes:
+            raise SandboxError(
+                f"the workspace holds more than the {self.bounds.store_bytes >> 20} MiB that are kept of it: "
+                "work in a smaller folder."
+            )
+
+    def _folder(self, folder: int, before: Node, depth: int) -> Node:
+        self.goes_on()
+        known = before.entries
+        entries: dict[str, Entry] = {}
+        below: list[tuple[str, os.stat_result]] = []
+        with os.scandir(folder) as found:
+            for item in found:
+                try:
+                    look = item.stat(follow_symlinks=False)
+                except FileNotFoundError:  # removed since it was listed
+                    continue
+                name = item.name
+                entry = known.get(name)
+                if (
+                    entry is not None
+                    and entry.changed_ns == look.st_ctime_ns
+                    and entry.inode == look.st_ino
+                    and entry.modified_ns == look.st_mtime_ns
+                    and entry.size == look.st_size
+                ):
+                    entries[name] = entry
+                elif stat.S_ISDIR(look.st_mode):
+                    below.append((name, look))
+                elif (entry := self._entry(folder, name, look)) is not None:
+                    entries[name] = entry
+        self._entries += len(entries) + len(below)
+        if self._entries > self.bounds.entries:
+            self._count_entry()
+        folders: dict[str, Node] = {}
+        for name, look in below:
+            self._below(folder, name, look, before, depth, entries, folders)
+        if (
+            before.id
+            and len(entries) == len(known)
+            and all(entries[name] is known.get(name) for name in entries)
+        ):
+            return before
+        data = encoded(entries)
+        return Node(entries, folders, self.objects.put(data) if self.objects else digest_of(data))
+
+    def _below(
+        self,
+        parent: int,
+        name: str,
+        look: os.stat_result,
+        before: Node,
+        depth: int,
+        entries: dict[str, Entry],
+        folders: dict[str, Node],
+    ) -> None:
+        if look.st_dev != self._device or depth >= self.bounds.depth:
+            why = "nested too deep" if look.st_dev == self._device else ELSEWHERE
+            entries[name] = self._made(name, "other", look, why)
+            return
+        try:
+            inner = open_anyway(parent, name, FOLDER)
+        except PermissionError:
+            entries[name] = self._made(name, "other", look, _SHUT)
+            return
+        except OSError as error:  # the next snapshot has what it is now
+            if error.errno not in _GONE:
+                raise
+            return
+        try:
+            with _entered(inner):
+                node = self._folder(inner, before.folders.get(name, EMPTY), depth + 1)
+            look = os.fstat(inner)
+        except _Shut:
+            entries[name] = self._made(name, "other", look, _SHUT)
+            return
+        finally:
+            os.close(inner)
+        folders[name] = node
+        made = Entry(
+            name,
+            "folder",
+            stat.S_IMODE(look.st_mode) & 0o3777,
+            look.st_uid,
+            look.st_gid,
+            look.st_mtime_ns,
+            0,
+            0,
+            0,
+            node.id,
+        )
+        entry = before.entries.get(name)
+        entries[name] = entry if entry == made else made
+
+    def _entry(self, parent: int, name: str, look: os.stat_result) -> Entry | None:
+        """What is not a folder; None when it is gone."""
+        if stat.S_ISREG(look.st_mode):
+            return self._file(parent, name, look)
+        if stat.S_ISLNK(look.st_mode):
+            try:
+                return self._made(name, "link", look, os.readlink(name, dir_fd=parent))
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                return None
+        if stat.S_ISFIFO(look.st_mode):
+            return self._made(name, "pipe", look, "")
+        return self._made(name, "other", look, "a socket or device")
+
+    def _file(self, parent: int, name: str, look: os.stat_result) -> Entry | None:
+        if look.st_size > self.bounds.file_bytes:
+            return self._made(name, "other", look, f"more than {self.bounds.file_bytes >> 20} MiB")
+        try:
+            source = open_anyway(parent, name, FILE)
+        except PermissionError:
+            return self._made(name, "other", look, _SHUT)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return None
+        try:
+            for _ in range(_TRIES):
+                began_ns = time.time_ns()
+                look = os.fstat(source)
+                if not stat.S_ISREG(look.st_mode):
+                    return None
+                size = min(look.st_size, self.bounds.file_bytes)
+                os.lseek(source, 0, os.SEEK_SET)
+                if self.objects is None:
+                    data = digest_of_file(source, size, self.goes_on)
+                else:
+                    data = self._stored(self.objects, source, size)
+                after = os.fstat(source)
+                if (after.st_ctime_ns, after.st_size) == (look.st_ctime_ns, look.st_size):
+                    settled = look.st_ctime_ns + _TICK_NS < began_ns
+                    return self._made(name, _file_kind(look), look, data, settled)
+            return self._made(name, _file_kind(look), look, data, False)
+        finally:
+            os.close(source)
+
+    def _stored(self, objects: Objects, source: int, size: int) -> str:
+        self._count_bytes(os.fstat(source).st_blocks << 9)
+        return objects.put_file(source, size, self.goes_on)
+
+    @staticmethod
+    def _made(name: str, kind: Kind, look: os.stat_result, data: str, settled: bool = True) -> Entry:
+        # Set-user-id is not kept: who writes a file between two looks at it must not gain by that.
+        return Entry(
+            name,
+            kind,
+            stat.S_IMODE(look.st_mode) & 0o1777,
+            look.st_uid,
+            look.st_gid,
+            look.st_mtime_ns,
+            look.st_size,
+            look.st_ino,
+            look.st_ctime_ns if settled else 0,
+            data,
+        )
+
+
+class _Shut(Exception):
+    """A folder that is not ours, and that we may not look into."""
+
+
+@contextlib.contextmanager
+def _entered(folder: int) -> Iterator[None]:
+    """Look into a folder of ours whose mode forbids it; it has its mode back afterwards."""
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    if mode & 0o500 == 0o500 or os.geteuid() == 0:
+        yield
+        return
+    try:
+        os.fchmod(folder, mode | 0o500)
+    except PermissionError:
+        raise _Shut from None
+    try:
+        yield
+    finally:
+        os.fchmod(folder, mode)
+
+
+def _file_kind(look: os.stat_result) -> Kind:
+    return "linked" if look.st_nlink > 1 else "file"
