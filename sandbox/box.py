@@ -213,22 +213,22 @@ class Sandbox:
 
     async def snapshot(self, label: str = "") -> str:
         """Keep the workspace's files as they are now; returns an id. Only what changed is read."""
-        return await _in_thread(lambda goes_on: self._snapshots.take(label, goes_on))
+        return await _on_files(lambda goes_on: self._snapshots.take(label, goes_on))
 
     async def restore(self, snapshot: str) -> Restored:
         """Give the workspace the files that it had at `snapshot`.
 
         Programs go on running; what they have open, or write meanwhile, is theirs.
         """
-        return await _in_thread(lambda goes_on: self._snapshots.restore(snapshot, goes_on))
+        return await _on_files(lambda goes_on: self._snapshots.restore(snapshot, goes_on))
 
     async def diff(self, before: str, after: str | None = None, *, text: bool = False) -> Diff:
         """What changed from one snapshot to another, or to now; `text` adds the lines."""
-        return await _in_thread(lambda goes_on: self._snapshots.diff(before, after, text=text))
+        return await _on_files(lambda goes_on: self._snapshots.diff(before, after, text=text))
 
     async def snapshots(self) -> list[Snapshot]:
         """All that there are, oldest first."""
-        return await _in_thread(lambda goes_on: self._snapshots.all())
+        return await _on_files(lambda goes_on: self._snapshots.all())
 
     async def close(self) -> None:
         """End every program, remove the display and the private folder.
@@ -405,21 +405,25 @@ def _inner_pid(status_fd: int) -> int | None:
     return None
 
 
-async def _in_thread(work: Callable[[Callable[[], None]], T]) -> T:
-    """Run file work in a thread, told by `goes_on` when it is cancelled, and waited for even then, so that it
-    never goes on unseen.
-    """
+async def _on_files(work: Callable[[Callable[[], None]], T]) -> T:
+    """Run file work in a thread. When cancelled, the `goes_on` that it is given raises."""
     stopped = threading.Event()
 
     def goes_on() -> None:
         if stopped.is_set():
             raise SandboxError("it was interrupted.")
 
-    task = asyncio.ensure_future(asyncio.to_thread(work, goes_on))
+    return await _in_thread(lambda: work(goes_on), stopped.set)
+
+
+async def _in_thread(work: Callable[[], T], on_cancel: Callable[[], object] | None = None) -> T:
+    """Run file work in a thread; when cancelled, still wait for it, so that it never goes on unseen."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        stopped.set()
+        if on_cancel is not None:
+            on_cancel()
         await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # nobody is left to be told

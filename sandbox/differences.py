@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
+from pilotfish.sandbox.entries import EMPTY, Entry, Node
 from pilotfish.sandbox.objects import Objects
 from pilotfish.sandbox.runs_later import who_runs
-from pilotfish.sandbox.scan import EMPTY, Entry, Node
 from pilotfish.sandbox.trees import FILE, FOLDER
 
 TEXT_BYTES = 1 << 20

@@ -16,8 +16,9 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pilotfish.sandbox.entries import EMPTY, Entry, Node, entries_of
 from pilotfish.sandbox.objects import Damaged, Objects
-from pilotfish.sandbox.scan import ELSEWHERE, EMPTY, Entry, Node, entries_of
+from pilotfish.sandbox.scan import ELSEWHERE
 from pilotfish.sandbox.trees import FILE, FOLDER, TRIES, open_anyway, remove
 
 _AT_EMPTY_PATH = 0x1000

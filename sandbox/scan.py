@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
+from pilotfish.sandbox.entries import EMPTY, Entry, Kind, Node, encoded
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.objects import Damaged, Objects, digest_of, digest_of_file
+from pilotfish.sandbox.objects import Objects, digest_of, digest_of_file
 from pilotfish.sandbox.trees import FILE, FOLDER, open_anyway
 
 _TRIES = 4
@@ -27,61 +26,6 @@ _GONE = frozenset((errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.
 _TICK_NS = 20_000_000
 """Two writes this far apart never have the same time stamp; kernels count in ticks of at most 10 ms."""
 
-Kind = Literal["file", "linked", "link", "folder", "pipe", "other"]
-"""`linked` is a file with more than one name, `link` a symbolic link, `other` what cannot be kept."""
-
-
-class Entry(NamedTuple):
-    """One name in a folder.
-
-    mode: the permission bits. data: the digest of a file or folder, the target of a link, the reason why
-    something cannot be kept. changed_ns: 0 for what has to be read again in any case.
-    """
-
-    name: str
-    kind: Kind
-    mode: int
-    uid: int
-    gid: int
-    modified_ns: int
-    size: int
-    inode: int
-    changed_ns: int
-    data: str
-
-    @property
-    def is_file(self) -> bool:
-        return self.kind in ("file", "linked")
-
-    def is_like(self, other: Entry) -> bool:
-        """Whether a restore of one over the other would have nothing to do."""
-        return self[1:6] == other[1:6] and self.data == other.data
-
-
-class Node:
-    """A folder's entries and, below it, the folders that were looked at. Never changed once made."""
-
-    __slots__ = ("entries", "files", "folders", "id", "linked", "others", "size")
-
-    def __init__(self, entries: dict[str, Entry], folders: dict[str, Node], name: str) -> None:
-        self.entries = entries
-        self.folders = folders
-        self.id = name
-        self.files = self.size = self.linked = self.others = 0
-        for entry in entries.values():
-            if entry.is_file:
-                self.files += 1
-                self.size += entry.size
-            self.linked += entry.kind == "linked"
-            self.others += entry.kind == "other"
-        for below in folders.values():
-            self.files += below.files
-            self.size += below.size
-            self.linked += below.linked
-            self.others += below.others
-
-
-EMPTY = Node({}, {}, "")
 _SHUT = "cannot be read"
 ELSEWHERE = "on another file system"
 
@@ -94,54 +38,6 @@ class Bounds:
     file_bytes: int = 256 << 20
     entries: int = 200_000
     depth: int = 200
-
-
-def encoded(entries: dict[str, Entry]) -> bytes:
-    """A folder as an object."""
-    return json.dumps(sorted(entries.values()), separators=(",", ":")).encode("ascii")
-
-
-def loaded(objects: Objects, name: str, known: Node | None = None) -> Node:
-    """A folder of a store with all that is below it. Raises `Damaged`.
-
-    known: a tree that need not be loaded again where it is the same.
-    """
-    return _loaded(objects, name, {} if known is None else {node.id: node for node in _folders_of(known)})
-
-
-def _folders_of(node: Node) -> Iterator[Node]:
-    yield node
-    for folder in node.folders.values():
-        yield from _folders_of(folder)
-
-
-def _loaded(objects: Objects, name: str, known: dict[str, Node]) -> Node:
-    if (node := known.get(name)) is not None:
-        return node
-    try:
-        found = [Entry(*fields) for fields in json.loads(objects.get(name))]
-    except (ValueError, TypeError):
-        raise Damaged(name) from None
-    folders = {entry.name: _loaded(objects, entry.data, known) for entry in found if entry.kind == "folder"}
-    return Node({entry.name: entry for entry in found}, folders, name)
-
-
-def names_in(node: Node) -> Iterator[str]:
-    """The names of all objects that a tree is made of."""
-    yield node.id
-    for entry in node.entries.values():
-        if entry.is_file:
-            yield entry.data
-    for folder in node.folders.values():
-        yield from names_in(folder)
-
-
-def entries_of(node: Node, above: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every entry of a tree by its path, folders before what is in them."""
-    for name, entry in sorted(node.entries.items()):
-        yield above + name, entry
-        if entry.kind == "folder":
-            yield from entries_of(node.folders[name], f"{above}{name}/")
 
 
 @dataclass

@@ -26,10 +26,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pilotfish.sandbox.differences import Diff, compare
+from pilotfish.sandbox.entries import EMPTY, Entry, Node, entries_of, loaded, names_in
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.objects import Damaged, Objects
 from pilotfish.sandbox.putback import PutBack
-from pilotfish.sandbox.scan import EMPTY, Bounds, Entry, Node, Scan, entries_of, loaded, names_in
+from pilotfish.sandbox.scan import Bounds, Scan
 
 GoesOn = Callable[[], None]
 """Called often during long work; raises to break it off, which leaves whole snapshots only."""
