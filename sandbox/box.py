@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pilotfish.sandbox.bounds import Bounds
 from pilotfish.sandbox.browser import Browser
 from pilotfish.sandbox.browser_driver import find_driver
 from pilotfish.sandbox.browser_look import (
@@ -91,6 +92,7 @@ class Sandbox:
         self._inner_pid: int | None = None
         self._janitor: Janitor | None = None
         self._group: ControlGroup | None = None
+        self._bounds = Bounds(spec.limits, spec.level, self.places, None)
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -157,13 +159,8 @@ class Sandbox:
 
     @property
     def bounds(self) -> str:
-        """Who counts memory: the kernel for the whole sandbox, or each process for itself."""
-        memory = f"{self.spec.limits.memory_bytes >> 20} MiB"
-        if self._group is not None:
-            return f"a control group (version {self._group.version}) of {memory} for the whole sandbox"
-        return (
-            f"{self.spec.limits.data_bytes >> 20} MiB for each process, as no control group can be made here"
-        )
+        """Who counts memory."""
+        return str(self._bounds)
 
     @property
     def is_open(self) -> bool:
@@ -191,13 +188,15 @@ class Sandbox:
         capture: bool = True,
         fds: Mapping[int, int] | None = None,
         own_sandbox: bool = False,
+        keep: bool = False,
     ) -> Process:
         """Start a program inside and return when it runs (not when it ends).
 
         env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor
         or bytes (nothing by default); capture=False discards the output; fds hands over more descriptors,
         {number inside: descriptor here}; own_sandbox lets it make the namespaces that Chromium's own sandbox
-        needs. Raises `SandboxError` when it cannot be started.
+        needs; keep: it is a part of the sandbox, to be spared where memory runs out. Raises `SandboxError`
+        when it cannot be started.
         """
         return await start_process(
             self._running(),
@@ -209,6 +208,7 @@ class Sandbox:
             capture=capture,
             fds=fds,
             confine=not own_sandbox,
+            keep=keep,
         )
 
     async def snapshot(self, label: str = "") -> str:
@@ -262,6 +262,7 @@ class Sandbox:
         self._group = make_group(
             f"pilotfish-{self.id}", self.spec.limits.processes + _OWN_PROCESSES, self.spec.limits.memory_bytes
         )
+        self._bounds = Bounds(self.spec.limits, self.spec.level, self.places, self._group)
         groups = self._group.folders if self._group else ()
         self._folder.note_groups(groups)
         display = self._display.number if self._display else None
@@ -270,7 +271,10 @@ class Sandbox:
         await self._start_guest(mounts)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
         # Who may open terminals at level 2 could open those of the user's own programs too.
-        self._shell = Shell(self._running(), self.env, limits, workspace, self.spec.level == 2)
+        self._shell = Shell(
+            self._running(), self.env, limits, workspace, self.spec.level == 2, self._bounds.hit
+        )
+        self._bounds.watch(self._running())
         if self._display is not None and sockets is not None:
             self._browser = Browser(self, chromium, self._folder.folder("browser"))
             await start_display(self, self._display, sockets)

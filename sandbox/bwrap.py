@@ -16,6 +16,7 @@ from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, scri
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
 GUEST_SCRIPT = Path(__file__).with_name("guest.py")
+_WATCHDOG_SCRIPT = GUEST_SCRIPT.with_name("watchdog.py")
 _INNER_SCRIPTS = "/run/pilotfish"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
@@ -145,9 +146,9 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
         argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
     for inner, host in mounts.made_files.items():
         argv += ["--ro-bind", str(host), inner]
-    for script in (GUEST_SCRIPT, compiled(GUEST_SCRIPT)):
-        if script.exists():
-            argv += ["--ro-bind", str(script), f"{_INNER_SCRIPTS}/{script.relative_to(GUEST_SCRIPT.parent)}"]
+    for script in (GUEST_SCRIPT, _WATCHDOG_SCRIPT):
+        for form in filter(Path.exists, (script, compiled(script))):
+            argv += ["--ro-bind", str(form), f"{_INNER_SCRIPTS}/{form.relative_to(GUEST_SCRIPT.parent)}"]
     if mounts.browser is not None and mounts.browser.folder is not None:
         argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]
     if mounts.driver is not None:

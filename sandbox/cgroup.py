@@ -37,6 +37,15 @@ class ControlGroup:
             if str(pid) not in entrance.read_text().split():
                 entrance.write_text(str(pid))
 
+    def ended_by_kernel(self) -> int:
+        """How many processes the kernel has killed in it for want of memory."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        try:
+            lines = (self.folders[0] / name).read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
     def remove(self) -> None:
         """Remove it once the last process has left; the last ones may just be dying."""
         deadline = time.monotonic() + _REMOVE_SECONDS

@@ -78,7 +78,7 @@ class Display:
 
 
 class _Runner(Protocol):
-    async def run(self, argv: Sequence[str]) -> Process: ...
+    async def run(self, argv: Sequence[str], *, keep: bool) -> Process: ...
 
 
 async def start_display(box: _Runner, display: Display, sockets: Path) -> None:
@@ -88,12 +88,12 @@ async def start_display(box: _Runner, display: Display, sockets: Path) -> None:
     """
     size = f"{display.width}x{display.height}x24"
     flags = ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-ac", "-dpi", "96"]
-    server = await box.run(["Xvfb", display.name, "-screen", "0", size, *flags])
+    server = await box.run(["Xvfb", display.name, "-screen", "0", size, *flags], keep=True)
     await _until(server, lambda: _listens(sockets / f"X{display.number}"))
     # Openbox runs its startup command when it manages windows.
     sign = f"touch {INNER_SOCKETS}/{_READY}"
     manager = await box.run(
-        ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign]
+        ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign], keep=True
     )
     await _until(manager, (sockets / _READY).exists)
 

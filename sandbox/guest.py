@@ -11,12 +11,15 @@ Every sandbox waits for this to start, so it imports next to nothing: with json,
 contextlib it would take twice as long.
 
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
-          "confine": true} with one descriptor attached for each number in "fds"; {"op": "kill", "job": 7};
-         {"op": "signal", "job": 7, "signal": 15}
+          "confine": true, "keep": false} with one descriptor attached for each number in "fds";
+         {"op": "kill", "job": 7}; {"op": "signal", "job": 7, "signal": 15};
+         {"op": "watch", ...}, limits on everything together (`watchdog.py`); {"op": "look"}
     out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
          {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
          {"event": "exit", "job": 7, "status": 0} (the program itself; negative: killed by that signal),
-         {"event": "gone", "job": 7} (nothing that it started is left)
+         {"event": "gone", "job": 7} (nothing that it started is left),
+         {"event": "limit", "kind": "memory", "job": 7, "program": "python3", "size": 8123} (one was reached),
+         {"event": "looked"} (every limit that was reached by then has been told)
 
 Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a
 program forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When
@@ -58,6 +61,7 @@ RULES_FD = 512
 KILL_SECONDS = 10.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_watchdogs: Any  # the module, which lies beside this one
 
 
 class Walls:
@@ -269,6 +273,16 @@ def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) 
             os.write(report, b"exit %d\n" % os.waitstatus_to_exitcode(status))
 
 
+class Job:
+    """What the watchdog wants to know of a job (`watchdog.py`)."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.number: int = request["job"]
+        self.main = 0
+        self.keep: bool = request["keep"]
+        self.confine: bool = request["confine"]
+
+
 class Guest:
     """The loop of PID 1: requests from the trusted side, reports from the runners, dead children."""
 
@@ -277,6 +291,8 @@ class Guest:
         self.walls = walls
         self.poll = select.epoll()
         self.runners: dict[int, int] = {}  # pid of a runner -> its job
+        self.jobs: dict[int, Job] = {}  # the same, for the watchdog
+        self.watchdog: Any = None
         self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
@@ -293,7 +309,7 @@ class Guest:
     def serve(self) -> None:
         self.send(event="ready")
         while True:
-            for fd, _ in self.poll.poll():
+            for fd, _ in self.poll.poll(self.watchdog.seconds_left() if self.watchdog else None):
                 if fd == self.control.fileno():
                     if not self.read_request():
                         return
@@ -302,6 +318,8 @@ class Guest:
                     self.reap()
                 else:
                     self.read_report(fd)
+            if self.watchdog and self.watchdog.seconds_left() == 0:
+                self.watchdog.look()
 
     def read_request(self) -> bool:
         """Serve one request; False when the trusted side is gone."""
@@ -312,6 +330,12 @@ class Guest:
             request = marshal.loads(data)
             if request["op"] == "spawn":
                 self.spawn(request, fds)
+            elif request["op"] == "watch":
+                self.watchdog = _watchdogs.Watchdog(request, self.send, self.jobs)
+            elif request["op"] == "look":
+                if self.watchdog:
+                    self.watchdog.report()
+                self.send(event="looked")
             else:
                 self.signal_job(request)
         finally:
@@ -341,6 +365,7 @@ class Guest:
                 os._exit(0)
         os.close(report_write)
         self.runners[runner] = request["job"]
+        self.jobs[runner] = Job(request)
         self.reports[report_read] = request["job"]
         self.poll.register(report_read, select.EPOLLIN)
 
@@ -361,6 +386,9 @@ class Guest:
         for line in lines:
             word, *values = line.split()
             if word == "started":
+                for watched in self.jobs.values():
+                    if watched.number == job:
+                        watched.main = int(values[0])
                 self.send(event="started", job=job, pid=int(values[0]))
             elif word == "failed":
                 self.send(event="failed", job=job, stage=values[0], errno=int(values[1]))
@@ -381,6 +409,7 @@ class Guest:
                 break
             if pid == 0:
                 break
+            self.jobs.pop(pid, None)
             if self.runners.pop(pid, None) is not None and status != 0:
                 orphaned = (
                     True  # a program killed its runner: what that runner guarded is now a child of ours
@@ -396,6 +425,8 @@ def main(words: list[str]) -> None:
     control = socket.socket(fileno=int(words[0]))
     os.set_inheritable(control.fileno(), False)
     walls = Walls.from_words(words[1:])
+    global _watchdogs
+    _watchdogs = __import__("watchdog")
     sys.path.pop()  # programs may write where this file lies
     os.closerange(3, control.fileno())  # what bubblewrap left open
     os.closerange(control.fileno() + 1, HIGH_FD)

@@ -12,6 +12,7 @@ import errno
 import json
 import marshal
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.guest import HIGH_FD, MAX_FDS, MAX_MESSAGE
 
 _MAX_REPLY = 4096
+_MAX_HITS = 100
 
 
 @dataclass(eq=False)
@@ -41,6 +43,20 @@ class Job:
     gone: asyncio.Future[None] = field(repr=False)  # nothing that it started is left
 
 
+@dataclass(frozen=True)
+class Hit:
+    """A limit that was reached. kind: `memory`, `processes`, `folder`, `disk free` or `disk growth`.
+
+    job: the number of the one whose program was ended, else 0; program: its name as the kernel keeps it, or
+    the folder that is full; size: its bytes, those left on the disk, or the limit.
+    """
+
+    kind: str
+    job: int
+    program: str
+    size: int
+
+
 class Link:
     """Requests and reports over one SOCK_SEQPACKET socket, within one event loop."""
 
@@ -52,6 +68,8 @@ class Link:
         self._last_number = 0
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         self._open = True
+        self._hits: list[Hit] = []
+        self._looks: deque[asyncio.Future[None]] = deque()
         self.ready: asyncio.Future[None] = self._future()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._socket, self._readable)
@@ -74,11 +92,13 @@ class Link:
         fds: Mapping[int, int],
         limits: Mapping[str, int],
         confine: bool = True,
+        keep: bool = False,
     ) -> Job:
         """Ask for a program.
 
         `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken. confine=False
-        leaves out the strict filter, for a program that builds a sandbox of its own.
+        leaves out the strict filter, for a program that builds a sandbox of its own. keep: the program itself
+        is spared where memory or the disk runs out; what it starts is not.
         """
         if not argv or not argv[0]:
             raise SandboxError("nothing to run: argv is empty, name a program.")
@@ -99,6 +119,7 @@ class Link:
             "fds": list(fds),
             "limits": dict(limits),
             "confine": confine,
+            "keep": keep,
         }
         data = _packed(request)
         if len(data) > MAX_MESSAGE:
@@ -119,6 +140,27 @@ class Link:
         """Send one signal to the job's program (not to what it started)."""
         if self._open and not job.gone.done():
             self._send(_packed({"op": "signal", "job": job.number, "signal": number}), [])
+
+    def watch(self, **limits: Any) -> None:
+        """Have PID 1 watch what all programs use together, within the limits of `watchdog.py`."""
+        self._send(_packed({"op": "watch", **limits}), [])
+
+    async def look(self) -> None:
+        """Have PID 1 look now, and return when all that it found is in `hits`."""
+        looked = self._future()
+        self._looks.append(looked)
+        self._send(_packed({"op": "look"}), [])
+        await looked
+
+    def hear(self) -> None:
+        """Take in what has been reported, without waiting for more."""
+        while self._open and select.select([self._socket], [], [], 0)[0]:
+            self._readable()
+
+    def take_hits(self) -> list[Hit]:
+        """The limits that were reached since the last time."""
+        hits, self._hits = self._hits, []
+        return hits
 
     def _send(self, data: bytes, fds: list[int]) -> None:
         if not self._open:
@@ -162,7 +204,7 @@ class Link:
             if not data:
                 raise ValueError("closed")
             self._hear(json.loads(data))
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError):
             self._fail()
 
     def _hear(self, message: dict[str, Any]) -> None:
@@ -170,6 +212,16 @@ class Link:
         if event == "ready":
             if not self.ready.done():
                 self.ready.set_result(None)
+            return
+        if event == "looked":
+            looked = self._looks.popleft()
+            if not looked.done():
+                looked.set_result(None)
+            return
+        if event == "limit":
+            if len(self._hits) < _MAX_HITS:
+                kind, program = str(message["kind"]), str(message["program"])
+                self._hits.append(Hit(kind, int(message["job"]), program, int(message["size"])))
             return
         job = self._jobs[message["job"]]
         if event == "started" and not job.started.done():
@@ -223,6 +275,10 @@ class Link:
         for job in list(self._jobs.values()):
             self._finish(job, reason)
         self._jobs.clear()
+        while self._looks:
+            looked = self._looks.popleft()
+            if not looked.done():
+                looked.set_exception(reason)
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -81,6 +81,7 @@ async def start_process(
     capture: bool = True,
     fds: Mapping[int, int] | None = None,
     confine: bool = True,
+    keep: bool = False,
 ) -> Process:
     """Start a program and wait until it really runs.
 
@@ -98,7 +99,7 @@ async def start_process(
         if capture:
             reader = OutputReader()
             handed = {1: reader.write_fd, 2: reader.write_fd} | handed
-        job = link.spawn(argv, env, cwd, handed, limits, confine)
+        job = link.spawn(argv, env, cwd, handed, limits, confine, keep)
         if reader:
             reader.handed_over()
         try:

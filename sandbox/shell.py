@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pilotfish.sandbox.errors import SandboxError
@@ -52,7 +52,8 @@ class ShellResult:
     has all of it. exit_code: as bash reports it (128 + N when signal N ended it); None when it was ended at
     its time limit, and while it waits. waiting: the program that waits for something to be typed; hidden: it
     does not show what is typed, as for a password. note: a sentence about the shell itself, if there is
-    something to say. background: what jobs in the background printed before the command.
+    something to say. background: what jobs in the background printed before the command. limits: a sentence
+    about each limit of the sandbox that was reached meanwhile.
     """
 
     output: str
@@ -63,6 +64,7 @@ class ShellResult:
     hidden: bool = False
     note: str = ""
     background: str = ""
+    limits: Sequence[str] = ()
 
 
 class Shell:
@@ -75,13 +77,18 @@ class Shell:
         limits: Mapping[str, int],
         workspace: str = str(INNER_WORKSPACE),
         bring_terminals: bool = False,
+        limits_hit: Callable[[int | None, str, bool], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
-        """workspace: its path inside. bring_terminals: programs inside may not open terminals themselves."""
+        """workspace: its path inside. bring_terminals: programs inside may not open terminals themselves.
+
+        limits_hit: tells what limits were reached, see `Bounds.hit`.
+        """
         self._link = link
         self._workspace = workspace
         self._bring_terminals = bring_terminals
         self._env = {**env, **SHELL_ENV}
         self._limits = limits
+        self._limits_hit = limits_hit
         self._sessions: dict[str, ShellSession] = {}
 
     @property
@@ -136,7 +143,7 @@ class Shell:
         """End the command that waits in a session, with everything that it started."""
         async with self._busy(session).turn:
             here = self._busy(session)
-            return _result(here, await here.stop())
+            return await self._with_limits(_result(here, await here.stop()))
 
     def reset(self, session: str = MAIN) -> None:
         """End a session and all that runs in it; its next command starts anew in the workspace."""
@@ -168,15 +175,20 @@ class Shell:
             raise SandboxError(f"nothing waits for input in session {name!r}: run a command there first.")
         return here
 
-    @staticmethod
+    async def _with_limits(self, result: ShellResult) -> ShellResult:
+        if self._limits_hit is None:
+            return result
+        hit = await self._limits_hit(result.exit_code, result.output, result.waiting is None)
+        return replace(result, limits=hit) if hit else result
+
     async def _outcome(
-        here: ShellSession, timeout_s: float, background: str = "", cwd: str | None = None
+        self, here: ShellSession, timeout_s: float, background: str = "", cwd: str | None = None
     ) -> ShellResult:
         try:
             async with asyncio.timeout(timeout_s):
                 event = await here.event()
         except TimeoutError:
-            return _result(here, await here.stop(), background, timed_out=True)
+            return await self._with_limits(_result(here, await here.stop(), background, timed_out=True))
         except asyncio.CancelledError:
             here.stop_soon()
             raise
@@ -184,7 +196,7 @@ class Shell:
             raise SandboxError(
                 f"working folder {cwd!r} could not be entered ({os.strerror(event.errno)}), create it first."
             )
-        return _result(here, event, background)
+        return await self._with_limits(_result(here, event, background))
 
 
 def _result(

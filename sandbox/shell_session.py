@@ -128,7 +128,7 @@ class ShellSession:
             if bring_terminal:
                 fds[_MASTER_FD], fds[_SLAVE_FD] = os.openpty()
                 argv += [str(_MASTER_FD), str(_SLAVE_FD)]
-            self._job = link.spawn(argv, env, workspace, fds, limits)
+            self._job = link.spawn(argv, env, workspace, fds, limits, keep=True)
         except BaseException:
             self._socket.close()
             raise

@@ -51,9 +51,10 @@ class Limits:
     """Bounds on what one sandbox may use. Sizes are bytes.
 
     processes counts threads too, over the whole sandbox (at level 2, over all of the user's). memory_bytes is
-    what all programs and memory-backed folders of a sandbox may take together; it holds where a control group
-    can be made (`Sandbox.bounds` says whether). The other numbers hold for each process, the three `*_folder`
-    ones for each memory-backed folder.
+    what all programs and memory-backed folders of a sandbox may take together; `Sandbox.bounds` says who
+    counts it. disk_growth is how much bigger the workspace may become, disk_free what is left of its disk for
+    others, or a twentieth of it where that is less; both are looked at several times a second. The other
+    numbers hold for each process, the three `*_folder` ones for each memory-backed folder.
     """
 
     processes: int = 4096
@@ -61,6 +62,8 @@ class Limits:
     file_bytes: int = 2 << 30
     data_bytes: int = 8 << 30
     memory_bytes: int = 8 << 30
+    disk_growth: int = 16 << 30
+    disk_free: int = 512 << 20
     tmp_folder: int = 1 << 30
     home_folder: int = 1 << 30
     shm_folder: int = 1 << 30

@@ -102,4 +102,5 @@ def _report(result: ShellResult, args: ShellArgs) -> ToolResult:
         if args.timeout < MAX_TIMEOUT_S:
             advice = f"give a longer `timeout`, or {advice}"
         lines.append(f"shell: stopped after {args.timeout:g} s; {advice}.")
+    lines += [f"[{sentence}]" for sentence in result.limits]
     return ToolResult(not result.timed_out, "\n".join(lines) or "ok")

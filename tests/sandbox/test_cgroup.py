@@ -79,10 +79,11 @@ def test_a_left_group_is_removed_with_its_folder(tmp_path: Path) -> None:
     assert not any(folder.exists() for folder in group.folders)
 
 
-async def test_without_a_group_each_process_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_group_a_watchdog_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "working_place", lambda: None)
-    async with Sandbox.open(SandboxSpec(desktop=False, limits=Limits(data_bytes=256 << 20))) as box:
-        assert box.bounds == "256 MiB for each process, as no control group can be made here"
+    spec = SandboxSpec(desktop=False, limits=Limits(memory_bytes=1 << 30, data_bytes=256 << 20))
+    async with Sandbox.open(spec) as box:
+        assert box.bounds.startswith("a watchdog of 1024 MiB for the whole sandbox, as no control group")
         taken = await box.run(["python3", "-c", TAKE, "300"])
         assert await taken.wait(20) == 1
         assert "MemoryError" in taken.output
