@@ -2,6 +2,8 @@
 
 from pilotfish.sandbox.box import Sandbox
 from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage
+from pilotfish.sandbox.browser_downloads import Download
+from pilotfish.sandbox.browser_reader import PageText, page_element, read_page
 from pilotfish.sandbox.differences import Change, Diff
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
@@ -19,9 +21,11 @@ __all__ = [
     "Change",
     "Diff",
     "Display",
+    "Download",
     "FileEntry",
     "Files",
     "Limits",
+    "PageText",
     "Piece",
     "Process",
     "Restored",
@@ -35,4 +39,6 @@ __all__ = [
     "Snapshot",
     "Snapshots",
     "check",
+    "page_element",
+    "read_page",
 ]

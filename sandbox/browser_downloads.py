@@ -12,8 +12,8 @@ from playwright.async_api import Error as PlaywrightError
 
 from pilotfish.sandbox.spec import INNER_WORKSPACE
 
-FOLDER = "Downloads"
-"""Where downloads lie, relative to the workspace."""
+FOLDER = INNER_WORKSPACE / "Downloads"
+"""Where downloads lie."""
 MAX_BYTES = 1 << 30
 """A download that grows beyond this is cancelled."""
 _KEPT, _NAME = 200, 255
@@ -58,12 +58,8 @@ class Downloads:
         self._session = session
         session.on("Browser.downloadWillBegin", self._begun)
         session.on("Browser.downloadProgress", self._moved)
-        settings = {
-            "behavior": "allow",
-            "downloadPath": str(INNER_WORKSPACE / FOLDER),
-            "eventsEnabled": True,
-        }
-        await session.send("Browser.setDownloadBehavior", settings)
+        # As a browser does by itself: names that are taken get a number. The folder is set by policy.
+        await session.send("Browser.setDownloadBehavior", {"behavior": "default", "eventsEnabled": True})
 
     def _begun(self, event: dict[str, Any]) -> None:
         guid, name, url = (str(event.get(key, "")) for key in ("guid", "suggestedFilename", "url"))

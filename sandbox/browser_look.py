@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pilotfish.sandbox.browser_downloads import FOLDER
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError
 
@@ -28,6 +29,11 @@ CHROMIUM_POLICY_PLACES = (
 # this.
 CHROMIUM_FLAGS_PLACE = "/etc/chromium.d/pilotfish"
 CHROMIUM_FLAGS = 'CHROMIUM_FLAGS="$CHROMIUM_FLAGS --no-sandbox --disable-gpu --no-first-run"\n'
+# Chromium asks a person whether to keep files of these kinds. Here they can do no more than what runs anyway.
+_KEPT_KINDS = (
+    "apk appimage bash bat bin class cmd com command crx csh deb desktop dll dmg elf exe hta iso jar jnlp js "
+    "ksh lnk mjs msi out pl ps1 py pyc pyo pyw rb reg rpm run scr sh so svg swf tcsh vbs wsf xhtml xml zsh"
+)
 CHROMIUM_POLICY = {
     "AutofillAddressEnabled": False,
     "AutofillCreditCardEnabled": False,
@@ -35,9 +41,16 @@ CHROMIUM_POLICY = {
     "BrowserSignin": 0,
     "CommandLineFlagSecurityWarningsEnabled": False,
     "DefaultBrowserSettingEnabled": False,
+    "DownloadDirectory": str(FOLDER),
+    "DownloadRestrictions": 0,
+    "ExemptDomainFileTypePairsFromFileTypeDownloadWarnings": [
+        {"file_extension": kind, "domains": ["*"]} for kind in _KEPT_KINDS.split()
+    ],
     "MetricsReportingEnabled": False,
     "PasswordManagerEnabled": False,
     "PromotionalTabsEnabled": False,
+    "PromptForDownloadLocation": False,
+    "SafeBrowsingProtectionLevel": 0,
     "SearchSuggestEnabled": False,
     "SpellcheckEnabled": False,
     "SyncDisabled": True,

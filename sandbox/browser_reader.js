@@ -40,7 +40,7 @@
       if (found[3] >= 0.9) { paper = found; break; }
     }
     const share = ink[3];
-    return [0, 1, 2].every((i) => Math.abs(ink[i] - paper[i]) * share < 12);
+    return [0, 1, 2].every((i) => Math.abs(ink[i] - paper[i]) * share < 24);
   }
 
   const leavesNothing = (rect) =>
@@ -48,7 +48,7 @@
 
   // Whether nothing that is in an element can be seen, whatever it is.
   function hides(element, style) {
-    if (style.display === "none" || +style.opacity < 0.05 || parseFloat(style.fontSize) < 2) return true;
+    if (style.contentVisibility === "hidden" || style.display === "none" || +style.opacity < 0.05 || parseFloat(style.fontSize) < 2) return true;
     if (style.clipPath.startsWith("inset(5") || style.clipPath.startsWith("inset(100")) return true;
     if (/^rect\((\d)px, \1px, \1px, \1px\)$/.test(style.clip)) return true;
     if (style.overflowX === "visible" || style.display === "contents") return false;
@@ -60,6 +60,7 @@
     for (let at = element; at; at = at.parentElement ?? at.getRootNode().host) {
       if (hides(at, getComputedStyle(at))) return false;
     }
+    if (element.tagName === "IFRAME" && (element.clientWidth < 2 || element.clientHeight < 2)) return false;
     return getComputedStyle(element).visibility === "visible" && !leavesNothing(element.getBoundingClientRect());
   }
 
@@ -139,6 +140,9 @@
     }
 
     function childrenOf(node) {
+      if (node.tagName === "DETAILS" && !node.open) {
+        return [...node.children].filter((child) => child.tagName === "SUMMARY").slice(0, 1);
+      }
       if (node.tagName === "SLOT") {
         const assigned = node.assignedNodes();
         if (assigned.length) return assigned;

@@ -58,11 +58,11 @@ async def read_page(page: Page, first: int) -> PageText:
         if frame == page.main_frame:
             found.text = text
         elif text:
-            found.text += f"\n\n[frame {frame.url[:200]}]\n{text}\n[end of frame]"
+            found.text += f"\n[frame {frame.url[:200]}]\n{text}\n[end of frame]"
     return found
 
 
-def element(frame: Frame, number: int) -> Locator:
+def page_element(frame: Frame, number: int) -> Locator:
     """The element with this number; it matches nothing once the page has dropped it."""
     return frame.locator(f"{ENGINE}=e{number}")
 

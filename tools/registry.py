@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from pilotfish.tools.base import Tool
+from pilotfish.tools.browser import BrowserTool
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.edit import EditTool
 from pilotfish.tools.shell import ShellTool
 from pilotfish.tools.words import one_of, short
 
-TOOLS: dict[str, type[ComputerTool] | type[ShellTool] | type[EditTool]] = {
+TOOLS: dict[str, type[ComputerTool] | type[ShellTool] | type[EditTool] | type[BrowserTool]] = {
     "computer": ComputerTool,
     "shell": ShellTool,
     "edit": EditTool,
+    "browser": BrowserTool,
 }
 
 
