@@ -110,6 +110,7 @@ class Player:
 
     async def _box_for(self, job: Job) -> Sandbox:
         spec = replace(job.environment.sandbox_spec(), level=self._settings.sandbox_level)
+        spec = replace(spec, limits=self._settings.limits.put_on(spec.limits))
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
         if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):

@@ -7,10 +7,11 @@ flags.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,6 +21,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from pilotfish.agent.policy import Rule, Verdict
+from pilotfish.sandbox import Limits
 
 FILES = (Path("~/.config/pilotfish/config.toml"), Path("pilotfish.toml"))
 
@@ -31,6 +33,30 @@ class SettingsError(Exception):
 def _number(value: object) -> object:
     """The number that an environment variable spells."""
     return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+class SandboxLimits(BaseModel):
+    """What one sandbox may use. A command that runs into a limit is told so (docs/sandbox.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_mib: int = Field(default=8192, ge=64)
+    """Memory of all programs together."""
+    processes: int = Field(default=4096, ge=32)
+    """Processes and threads."""
+    disk_mib: int = Field(default=16384, ge=1)
+    """How much bigger the workspace may become."""
+
+    def put_on(self, limits: Limits) -> Limits:
+        """The sandbox's limits with these."""
+        memory = self.memory_mib << 20
+        return replace(
+            limits,
+            memory_bytes=memory,
+            data_bytes=memory,
+            processes=self.processes,
+            disk_growth=self.disk_mib << 20,
+        )
 
 
 class Settings(BaseSettings):
@@ -76,6 +102,8 @@ class Settings(BaseSettings):
     """What stands around the sandbox (docs/sandbox.md): 3 is everything, 2 goes without namespaces, display
     and browser, 0 is nothing at all and has to be given as the flag `--sandbox-level 0`.
     """
+    limits: SandboxLimits = SandboxLimits()
+    """A table with any of `memory_mib`, `processes` and `disk_mib`."""
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
@@ -108,9 +136,8 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "a setting"
         if first["type"] == "extra_forbidden":
-            known = ", ".join(
-                sorted(Rule.model_fields if name.startswith("rules.") else Settings.model_fields)
-            )
+            tables: dict[str, type[BaseModel]] = {"rules": Rule, "limits": SandboxLimits}
+            known = ", ".join(sorted(tables.get(name.partition(".")[0], Settings).model_fields))
             raise SettingsError(f"There is no setting '{name}'; choose from {known}.") from None
         said = first["msg"].removeprefix("Input ")
         raise SettingsError(f"The setting {name} is {first['input']!r}, but {said}.") from None

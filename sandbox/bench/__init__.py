@@ -1,0 +1,1 @@
+"""`python -m pilotfish.sandbox.bench`: what a sandbox costs on this machine, beside what others cost here."""
