@@ -59,7 +59,7 @@ class ScoreTiles:
     overlap: bool = False
     """Whether `whole_ranks.py` does the lanes that it takes (Hopper)."""
     early: bool = False
-    """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
+    """Whether launches overlap, this one with that in front and that behind (Hopper and newer)."""
 
 
 def score_tiles(
@@ -85,7 +85,8 @@ def score_tiles(
     if not keys_first and steps > 8 * slots:
         waves = max(4, waves)
     span = ceil_div(steps, slots * waves) * step
-    # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
+    # Few rows: scoring takes its place while what is in front ends, and what picks from the ranks before they
+    # are complete. Many: the matrix units go on.
     early = keys_first and card.capability >= (9, 0)
     overlap = tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
     return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held, overlap, early)
@@ -227,15 +228,17 @@ def _block_ranks(
     REST: lanes that all rows see whole are done already.
     """
     if EARLY:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     s = tl.program_id(2)
     begin = tl.maximum(tl.load(query_starts + s), first)
     end = tl.load(query_starts + s + 1)
+    # Asked for before the first answer is looked at: what comes later waits once.
+    start, length = sequence_keys(key_lengths, key_starts, s, max_keys, keys)
     row = begin * G + tl.program_id(0) * ROWS
     stop = tl.minimum(end, first + tokens) * G
     if row >= stop:
         return
-    start, length = sequence_keys(key_lengths, key_starts, s, max_keys, keys)
 
     r_R = row + tl.arange(0, ROWS)
     token_R, head_R = r_R // G, r_R % G
@@ -317,6 +320,7 @@ def launch_block_ranks(
         whole_ranks.launch_whole_ranks(
             q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, ranks.at_RL, first, tokens, tiles.span
         )
+    early = tiles.early and not INTERPRET.value
     _block_ranks[grid](
         q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
@@ -326,5 +330,5 @@ def launch_block_ranks(
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
         STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
-        EARLY=tiles.early and not INTERPRET.value, REST=rest, num_warps=tiles.warps,
+        EARLY=early, REST=rest, num_warps=tiles.warps, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip

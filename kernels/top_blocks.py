@@ -2,9 +2,10 @@
 
 The ranks come with the best of each lane, a run of neighbouring blocks. Round one picks the K best lanes; the
 blocks to keep lie in them, since a block in any other lane is beaten by K blocks, the best of those lanes.
-Round two picks the best among the blocks of these lanes. Both rounds go by rank, then by lower block id, so
-ties fall as the official rule has it. Forced blocks are no candidates of round two; they take their places
-unasked.
+The last of these lanes is a bar that K blocks reach, and seldom many more: round two drops the worst of those
+that reach it until the right number is left, or picks the best where too many do. Both rounds go by rank,
+then by lower block id, so ties fall as the official rule has it. Forced blocks are no candidates of round
+two; they take their places unasked.
 
 One warp does a row: a best among 32 threads is one instruction, among warps it would be a hundred times that.
 
@@ -24,17 +25,44 @@ from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 
 @triton.jit
-def _pick(rank_C, id_C, COUNT: tl.constexpr, SLOTS: tl.constexpr):
-    """Ids of the COUNT best, [SLOTS] from the best on; NO_BLOCK where none is left."""
+def _best(rank_C, id_C):
+    """The best rank and the id that has it, NO_BLOCK where none is left."""
+    best = tl.max(rank_C, 0)
+    chosen = tl.min(tl.where(rank_C == best, id_C, NO_BLOCK), 0)
+    return best, tl.where(best == NO_RANK, NO_BLOCK, chosen)
+
+
+@triton.jit
+def _best_lanes(rank_L, at_L, span, K: tl.constexpr, SLOTS: tl.constexpr):
+    """The K best lanes, [SLOTS], ascending, NO_BLOCK where there are fewer; and the rank of the last."""
     slot_K = tl.arange(0, SLOTS)
-    ids_K = tl.full((SLOTS,), NO_BLOCK, tl.int32)
-    for i in tl.range(0, COUNT):
-        best = tl.max(rank_C, 0)
-        chosen = tl.min(tl.where(rank_C == best, id_C, NO_BLOCK), 0)
-        chosen = tl.where(best == NO_RANK, NO_BLOCK, chosen)
-        ids_K = tl.where(slot_K == i, chosen, ids_K)
-        rank_C = tl.where(id_C == chosen, NO_RANK, rank_C)
-    return ids_K
+    lane_K = tl.full((SLOTS,), NO_BLOCK, tl.int32)
+    bar = NO_RANK
+    for i in tl.range(0, K):
+        bar, chosen = _best(rank_L, at_L)
+        lane_K = tl.where(slot_K == i, tl.where(chosen == NO_BLOCK, NO_BLOCK, chosen // span), lane_K)
+        rank_L = tl.where(at_L == chosen, NO_RANK, rank_L)
+    order_K = tl.where(lane_K == NO_BLOCK, NO_BLOCK - SLOTS + slot_K, lane_K)
+    place_K = tl.sum((order_K[None, :] < order_K[:, None]).to(tl.int32), 1)
+    return tl.sum(tl.where(place_K[None, :] == slot_K[:, None], lane_K[None, :], 0), 1), bar
+
+
+@triton.jit
+def _keep_best(rank_C, id_C, kept_C, COUNT: tl.constexpr):
+    """Of the candidates kept so far, at least as many as there are to keep, the COUNT best."""
+    spare = tl.sum(kept_C.to(tl.int32), 0) - COUNT
+    if spare > COUNT:
+        rank_C = tl.where(kept_C, rank_C, NO_RANK)
+        kept_C = kept_C & False
+        for _ in tl.range(0, COUNT):
+            _, chosen = _best(rank_C, id_C)
+            kept_C |= id_C == chosen
+            rank_C = tl.where(id_C == chosen, NO_RANK, rank_C)
+    else:
+        for _ in tl.range(0, spare):
+            worst = tl.min(tl.where(kept_C, rank_C, NO_BLOCK), 0)
+            kept_C &= id_C != tl.max(tl.where(kept_C & (rank_C == worst), id_C, -1), 0)
+    return kept_C
 
 
 @triton.jit
@@ -69,35 +97,38 @@ def _top_blocks(
 
     slot_K = tl.arange(0, SLOTS)
     COUNT: tl.constexpr = K - LOCAL - INIT
-    ids_K = tl.full((SLOTS,), NO_BLOCK, tl.int32)
-    high = blocks - LOCAL  # candidates are the blocks from INIT to below high
+    ids += (first * G + row).to(tl.int64) * K
+    initial = tl.minimum(blocks, INIT)
+    high = tl.maximum(blocks - LOCAL, initial)  # candidates are the blocks from INIT to below high
+    picked = 0
     if COUNT > 0:
         # Lanes stand by their forced blocks too, so as many more are picked.
+        bar = NO_RANK
         if LANES > SLOTS:
             lane_L = tl.arange(0, LANES)
             there_L = lane_L * span < blocks
             lanes_L = row.to(tl.int64) * lanes_stride + lane_L
             rank_L = tl.load(lane_ranks + lanes_L, mask=there_L, other=NO_RANK)
             at_L = tl.load(lane_ids + lanes_L, mask=there_L, other=NO_BLOCK)
-            lane_K = _pick(rank_L, at_L, K, SLOTS)
-            lane_K = tl.where(lane_K == NO_BLOCK, NO_BLOCK, lane_K // span)
+            lane_K, bar = _best_lanes(rank_L, at_L, span, K, SLOTS)
         else:
             lane_K = tl.where(slot_K * span < blocks, slot_K, NO_BLOCK)
         j_P = tl.arange(0, SPAN)
         c_KP = tl.where(lane_K == NO_BLOCK, 0, lane_K)[:, None] * span + j_P[None, :]
         candidate_KP = (lane_K != NO_BLOCK)[:, None] & (j_P < span)[None, :] & (c_KP >= INIT) & (c_KP < high)
         rank_KP = tl.load(ranks + row.to(tl.int64) * ranks_stride + c_KP, mask=candidate_KP, other=NO_RANK)
+        rank_C = tl.reshape(rank_KP, (SLOTS * SPAN,))
         c_C = tl.reshape(tl.where(candidate_KP, c_KP, NO_BLOCK), (SLOTS * SPAN,))
-        ids_K = _pick(tl.reshape(rank_KP, (SLOTS * SPAN,)), c_C, COUNT, SLOTS)
-    # Behind the picked ones the forced ones: the first INIT, and the last LOCAL that are not among those.
-    initial_K, local_K = slot_K - COUNT, slot_K - COUNT - INIT + high
-    ids_K = tl.where((initial_K >= 0) & (initial_K < blocks), initial_K, ids_K)
-    ids_K = tl.where(slot_K >= COUNT + INIT, tl.where(local_K >= INIT, local_K, NO_BLOCK), ids_K)
-    # Each goes to the place that as many come before as there are lower ids; empty slots come last, in order.
-    place_K = tl.where((ids_K == NO_BLOCK) | (slot_K >= K), NO_BLOCK - SLOTS + slot_K, ids_K)
-    place_K = tl.sum((place_K[None, :] < place_K[:, None]).to(tl.int32), 1)
-    out_K = ids + (first * G + row).to(tl.int64) * K + place_K
-    tl.store(out_K, tl.where(ids_K == NO_BLOCK, -1, ids_K), mask=place_K < K)
+        kept_C = tl.reshape(candidate_KP, (SLOTS * SPAN,)) & (rank_C >= bar)
+        kept_C = _keep_best(rank_C, c_C, kept_C, COUNT)
+        # Lanes stand in order, so the candidates do.
+        place_C = tl.cumsum(kept_C.to(tl.int32), 0)
+        picked = tl.max(place_C, 0)
+        tl.store(ids + initial + place_C - 1, c_C, mask=kept_C)
+    # Before the picked ones the first blocks, behind them the last, behind those nothing.
+    behind_K = slot_K - initial - picked
+    forced_K = tl.where(slot_K < initial, slot_K, tl.where(behind_K < blocks - high, high + behind_K, -1))
+    tl.store(ids + slot_K, forced_K, mask=(slot_K < K) & ((slot_K < initial) | (behind_K >= 0)))
 
 
 def launch_top_blocks(
