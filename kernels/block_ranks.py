@@ -36,6 +36,7 @@ NARROW = tl.constexpr(16)  # width of a step of float32, which has no matrix ins
 
 
 STEP_KEYS = 128
+OVERLAP_SPAN = 16
 LONGEST_SPAN = 32  # blocks: longer ones cost more in picking than they save in scoring
 
 
@@ -59,7 +60,7 @@ class ScoreTiles:
     overlap: bool = False
     """Whether `whole_ranks.py` does the lanes that it takes (Hopper)."""
     early: bool = False
-    """Whether launches overlap, this one with that in front and that behind (Hopper and newer)."""
+    """Whether the launch behind this one may start before this one ends (Hopper and newer)."""
 
 
 def score_tiles(
@@ -85,10 +86,11 @@ def score_tiles(
     if not keys_first and steps > 8 * slots:
         waves = max(4, waves)
     span = ceil_div(steps, slots * waves) * step
-    # Few rows: scoring takes its place while what is in front ends, and what picks from the ranks before they
-    # are complete. Many: the matrix units go on.
+    # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
     early = keys_first and card.capability >= (9, 0)
-    overlap = tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
+    # Two sets of accumulators pay where a program has many blocks to walk: at 8 it lost, at 32 it won.
+    long = span >= OVERLAP_SPAN
+    overlap = long and tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
     return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held, overlap, early)
 
 
@@ -228,7 +230,6 @@ def _block_ranks(
     REST: lanes that all rows see whole are done already.
     """
     if EARLY:
-        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     s = tl.program_id(2)
     begin = tl.maximum(tl.load(query_starts + s), first)
@@ -320,7 +321,6 @@ def launch_block_ranks(
         whole_ranks.launch_whole_ranks(
             q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, ranks.at_RL, first, tokens, tiles.span
         )
-    early = tiles.early and not INTERPRET.value
     _block_ranks[grid](
         q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
@@ -330,5 +330,5 @@ def launch_block_ranks(
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, D=D, BLOCK=block, ROWS=tiles.rows, KEYS=tiles.keys, KEYS_FIRST=tiles.keys_first,
         STAGES=tiles.stages + paged, HELD=tiles.held if tiles.keys == block else tiles.keys // block,
-        EARLY=early, REST=rest, num_warps=tiles.warps, **({"launch_pdl": True} if early else {}),
+        EARLY=tiles.early and not INTERPRET.value, REST=rest, num_warps=tiles.warps,
     )  # fmt: skip

@@ -55,7 +55,6 @@ def _merge(
     t, g, first = query // groups, query % groups, query * J
     column, slot = tl.arange(0, D), tl.arange(0, AT_ONCE)
     if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()  # whatever is made to start early waits for this one's end
         tl.extra.cuda.gdc_wait()
     for i in tl.static_range(HEADS):
         r = tl.program_id(1) * HEADS + i
