@@ -104,16 +104,20 @@ def choose_tiles(
         if 2 * splits * programs <= cores:
             return QueryOuterTiles(keys=64, splits=2 * splits, stages=1, overlap=overlap)
         return QueryOuterTiles(keys=128, splits=splits, stages=1, overlap=overlap)
-    if splits == 1 and programs <= 4 * cores and batch.max_queries > 1:  # queries that share their keys
+    if programs <= cores:
+        return QueryOuterTiles(keys=128, splits=splits, stages=2 if 2 * splits == K else 3, overlap=overlap)
+    if programs <= 4 * cores and batch.max_queries > 1:  # queries that share their keys
         return QueryOuterTiles(keys=128, warps=8, stages=2)
     return QueryOuterTiles(keys=64, splits=splits, overlap=overlap)
 
 
 def _splits(programs: int, kept: int, cores: int) -> int:
-    """Into how many to split each program, a power of two: until the multiprocessors have two each."""
-    if programs >= cores:
-        return 1
-    return min(power_of_2(ceil_div(2 * cores, programs)), power_of_2(kept))
+    """Into how many to split each program, a power of two: one for each multiprocessor, or two while there
+    are so few that merging costs little.
+    """
+    each = 2 if 4 * programs <= cores else 1
+    share = max(1, each * cores // programs)
+    return min(1 << (share.bit_length() - 1), power_of_2(kept))
 
 
 def _check(

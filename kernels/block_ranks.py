@@ -30,13 +30,12 @@ from pilotfish.kernels.sizes import ceil_div, power_of_2
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
 MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
-NO_BLOCK = tl.constexpr(2**31 - 1)
 NO_RANK = tl.constexpr(-(2**31))
 NARROW = tl.constexpr(16)  # width of a step of float32, which has no matrix instruction of full precision
 
 
 STEP_KEYS = 128
-OVERLAP_SPAN = 16
+OVERLAP_STEPS = 192
 LONGEST_SPAN = 32  # blocks: longer ones cost more in picking than they save in scoring
 
 
@@ -88,19 +87,20 @@ def score_tiles(
     span = ceil_div(steps, slots * waves) * step
     # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
     early = keys_first and card.capability >= (9, 0)
-    # Two sets of accumulators pay where a program has many blocks to walk: at 8 it lost, at 32 it won.
-    long = span >= OVERLAP_SPAN
-    overlap = long and tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
+    # Two sets of accumulators need a full card for a while: at 124 steps per program they lost, at 248 they won.
+    much = steps > OVERLAP_STEPS * slots
+    overlap = much and tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
     return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held, overlap, early)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of R rows, int32: of every block, and of lanes of neighbouring blocks the best and its id."""
+    """The ranks of R rows, int32: of every block, and the best of each lane, which is a run of blocks."""
 
     blocks_RC: Tensor
     best_RL: Tensor
-    at_RL: Tensor
+    notes_RL: Tensor
+    """Room for `top_blocks.py` to write in."""
     span: int
     """Blocks of a lane."""
 
@@ -109,10 +109,10 @@ class Ranks:
         """Memory for them; rounded up, so that a growing prefix asks for few different sizes."""
         width = ceil_div(blocks, 256) * 256
         lanes = ceil_div(blocks, span)
-        blocks_RC, best_RL, at_RL = (
+        blocks_RC, best_RL, notes_RL = (
             torch.empty(rows, n, dtype=torch.int32, device=device) for n in (width, lanes, lanes)
         )
-        return Ranks(blocks_RC, best_RL, at_RL, span)
+        return Ranks(blocks_RC, best_RL, notes_RL, span)
 
 
 @triton.jit
@@ -194,15 +194,13 @@ def _score_step(
 
 @triton.jit
 def _keep_step(
-    rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end,
+    rank_RC, held_R8, best_R, ranks_R, known_R, c, block, block_end,
     STEP: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """Take the ranks of a step into the best of the span, and write them, HELD blocks of a row at a time."""
     block_C = c + tl.arange(0, STEP)
     step_R = tl.max(rank_RC, 1)
-    id_R = tl.min(tl.where(rank_RC == step_R[:, None], block_C[None, :], NO_BLOCK), 1)
-    better_R = step_R > best_R
-    best_R, at_R = tl.where(better_R, step_R, best_R), tl.where(better_R, id_R, at_R)
+    best_R = tl.maximum(best_R, step_R)
     if HELD == STEP:
         pointers = ranks_R[:, None] + block_C[None, :]
         tl.store(pointers, rank_RC, mask=known_R[:, None] & (block_C < block_end)[None, :])
@@ -213,12 +211,12 @@ def _keep_step(
         full = (last == HELD - 1) | (c + 1 >= block_end)
         pointers = ranks_R[:, None] + (c - last + column_8)[None, :]
         tl.store(pointers, held_R8, mask=known_R[:, None] & full & (column_8 <= last)[None, :])
-    return held_R8, best_R, at_R
+    return held_R8, best_R
 
 
 @triton.jit
 def _block_ranks(
-    q, k, ranks, lane_ranks, lane_ids, query_starts, key_lengths, pages, key_starts, visible,
+    q, k, ranks, lane_ranks, query_starts, key_lengths, pages, key_starts, visible,
     first, tokens, span, max_keys, keys, page_count,
     q_stride_t, q_stride_g, k_stride_p, k_stride_n, pages_stride, ranks_stride, lanes_stride,
     G: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
@@ -269,26 +267,23 @@ def _block_ranks(
     ranks_R = ranks + row_R * ranks_stride
     held_R8 = tl.zeros((ROWS, HELD), tl.int32)
     best_R = tl.full((ROWS,), NO_RANK, tl.int32)
-    at_R = tl.full((ROWS,), NO_BLOCK, tl.int32)
     for c in tl.range(block, whole_end, STEP, num_stages=STAGES):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
             ROWS, D, BLOCK, KEYS, KEYS_FIRST, True,
         )  # fmt: skip
-        held_R8, best_R, at_R = _keep_step(
-            rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
+        held_R8, best_R = _keep_step(
+            rank_RC, held_R8, best_R, ranks_R, known_R, c, block, block_end, STEP, HELD
         )
     for c in tl.range(whole_end, block_end, STEP, num_stages=1):
         rank_RC = _score_step(
             q_R, q_RD, k, seen_R, known_R, pages_s, c, start, length, page_count, k_stride_p, k_stride_n,
             ROWS, D, BLOCK, KEYS, KEYS_FIRST, False,
         )  # fmt: skip
-        held_R8, best_R, at_R = _keep_step(
-            rank_RC, held_R8, best_R, at_R, ranks_R, known_R, c, block, block_end, STEP, HELD
+        held_R8, best_R = _keep_step(
+            rank_RC, held_R8, best_R, ranks_R, known_R, c, block, block_end, STEP, HELD
         )
-    lanes_R = row_R * lanes_stride + lane
-    tl.store(lane_ranks + lanes_R, best_R, mask=known_R)
-    tl.store(lane_ids + lanes_R, at_R, mask=known_R)
+    tl.store(lane_ranks + row_R * lanes_stride + lane, best_R, mask=known_R)
 
 
 def launch_block_ranks(
@@ -319,10 +314,10 @@ def launch_block_ranks(
     rest = rest and whole_ranks.takes(q_TGD, k, batch, block, tiles.rows, tiles.span)
     if rest:
         whole_ranks.launch_whole_ranks(
-            q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, ranks.at_RL, first, tokens, tiles.span
+            q_TGD, k, batch, ranks.blocks_RC, ranks.best_RL, first, tokens, tiles.span
         )
     _block_ranks[grid](
-        q_TGD, k, ranks.blocks_RC, ranks.best_RL, ranks.at_RL,
+        q_TGD, k, ranks.blocks_RC, ranks.best_RL,
         batch.query_starts, batch.key_lengths, batch.pages, batch.key_starts, batch.visible,
         first, tokens, tiles.span, batch.max_keys, 2**31 - 1 if paged else k.shape[0], k.shape[0],
         q_TGD.stride(0), q_TGD.stride(1), k.stride(0) if paged else 0, k.stride(1 if paged else 0),

@@ -2,10 +2,13 @@
 
 The ranks come with the best of each lane, a run of neighbouring blocks. Round one picks the K best lanes; the
 blocks to keep lie in them, since a block in any other lane is beaten by K blocks, the best of those lanes.
-The last of these lanes is a bar that K blocks reach, and seldom many more: round two drops the worst of those
-that reach it until the right number is left, or picks the best where too many do. Both rounds go by rank,
-then by lower block id, so ties fall as the official rule has it. Forced blocks are no candidates of round
-two; they take their places unasked.
+Round two picks the best among the blocks of these lanes. Both rounds go by rank, then by lower block id, so
+ties fall as the official rule has it. Forced blocks are no candidates of round two; they take their places
+unasked.
+
+Picking one by one is slow. Where few rows wait for it, 32 groups of lanes are compared first: the K-th best
+group sets a bar that at least K blocks reach and seldom many more. Those that do are written out, and if they
+are no more than a warp has threads, each is compared with each.
 
 One warp does a row: a best among 32 threads is one instruction, among warps it would be a hundred times that.
 
@@ -20,57 +23,102 @@ import triton.language as tl
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.block_ranks import INTERPRET, NO_BLOCK, NO_RANK, Ranks, sequence_keys
+from pilotfish.kernels.block_ranks import INTERPRET, NO_RANK, Ranks, sequence_keys
 from pilotfish.kernels.sizes import ceil_div, power_of_2
 
-
-@triton.jit
-def _best(rank_C, id_C):
-    """The best rank and the id that has it, NO_BLOCK where none is left."""
-    best = tl.max(rank_C, 0)
-    chosen = tl.min(tl.where(rank_C == best, id_C, NO_BLOCK), 0)
-    return best, tl.where(best == NO_RANK, NO_BLOCK, chosen)
+NO_BLOCK = tl.constexpr(2**31 - 1)
+BAR_KEPT = 16
+"""Kept blocks up to which the bar is tried: with more, more blocks reach it than a warp has threads."""
 
 
 @triton.jit
-def _best_lanes(rank_L, at_L, span, K: tl.constexpr, SLOTS: tl.constexpr):
-    """The K best lanes, [SLOTS], ascending, NO_BLOCK where there are fewer; and the rank of the last."""
+def _candidates(ranks_C, lane_K, span, low, high, SLOTS: tl.constexpr, SPAN: tl.constexpr):
+    """Ranks and ids of the blocks of these lanes from `low` to below `high`, NO_RANK and NO_BLOCK else."""
+    j_P = tl.arange(0, SPAN)
+    c_KP = tl.where(lane_K == NO_BLOCK, 0, lane_K)[:, None] * span + j_P[None, :]
+    candidate_KP = (lane_K != NO_BLOCK)[:, None] & (j_P < span)[None, :] & (c_KP >= low) & (c_KP < high)
+    rank_KP = tl.load(ranks_C + c_KP, mask=candidate_KP, other=NO_RANK)
+    c_KP = tl.where(candidate_KP, c_KP, NO_BLOCK)
+    return tl.reshape(rank_KP, (SLOTS * SPAN,)), tl.reshape(c_KP, (SLOTS * SPAN,))
+
+
+@triton.jit
+def _pick(rank_C, id_C, COUNT: tl.constexpr, SLOTS: tl.constexpr):
+    """Ids of the COUNT best, [SLOTS] from the best on; NO_BLOCK where none is left."""
     slot_K = tl.arange(0, SLOTS)
-    lane_K = tl.full((SLOTS,), NO_BLOCK, tl.int32)
-    bar = NO_RANK
-    for i in tl.range(0, K):
-        bar, chosen = _best(rank_L, at_L)
-        lane_K = tl.where(slot_K == i, tl.where(chosen == NO_BLOCK, NO_BLOCK, chosen // span), lane_K)
-        rank_L = tl.where(at_L == chosen, NO_RANK, rank_L)
-    order_K = tl.where(lane_K == NO_BLOCK, NO_BLOCK - SLOTS + slot_K, lane_K)
-    place_K = tl.sum((order_K[None, :] < order_K[:, None]).to(tl.int32), 1)
-    return tl.sum(tl.where(place_K[None, :] == slot_K[:, None], lane_K[None, :], 0), 1), bar
+    ids_K = tl.full((SLOTS,), NO_BLOCK, tl.int32)
+    for i in tl.range(0, COUNT):
+        best = tl.max(rank_C, 0)
+        chosen = tl.min(tl.where(rank_C == best, id_C, NO_BLOCK), 0)
+        chosen = tl.where(best == NO_RANK, NO_BLOCK, chosen)
+        ids_K = tl.where(slot_K == i, chosen, ids_K)
+        rank_C = tl.where(id_C == chosen, NO_RANK, rank_C)
+    return ids_K
 
 
 @triton.jit
-def _keep_best(rank_C, id_C, kept_C, COUNT: tl.constexpr):
-    """Of the candidates kept so far, at least as many as there are to keep, the COUNT best."""
-    spare = tl.sum(kept_C.to(tl.int32), 0) - COUNT
-    if spare > COUNT:
-        rank_C = tl.where(kept_C, rank_C, NO_RANK)
-        kept_C = kept_C & False
-        for _ in tl.range(0, COUNT):
-            _, chosen = _best(rank_C, id_C)
-            kept_C |= id_C == chosen
-            rank_C = tl.where(id_C == chosen, NO_RANK, rank_C)
-    else:
-        for _ in tl.range(0, spare):
-            worst = tl.min(tl.where(kept_C, rank_C, NO_BLOCK), 0)
-            kept_C &= id_C != tl.max(tl.where(kept_C & (rank_C == worst), id_C, -1), 0)
-    return kept_C
+def _write_ascending(out, id_K, SLOTS: tl.constexpr):
+    """Write the ids that are no NO_BLOCK in order; returns how many."""
+    slot_K = tl.arange(0, SLOTS)
+    order_K = tl.where(id_K == NO_BLOCK, NO_BLOCK - SLOTS + slot_K, id_K)
+    place_K = tl.sum((order_K[None, :] < order_K[:, None]).to(tl.int32), 1)
+    tl.store(out + place_K, id_K, mask=id_K != NO_BLOCK)
+    return tl.sum((id_K != NO_BLOCK).to(tl.int32), 0)
+
+
+@triton.jit
+def _few_above_bar(
+    out, ranks_C, lane_ranks_L, notes_L, span, blocks, low, high,
+    K: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Write the ids of the COUNT best candidates, ascending, and return how many; -1 where too many reach
+    the bar.
+
+    The lanes' ranks are overwritten with those that reach it.
+    """
+    slot = tl.arange(0, 32)
+    lane_J32 = tl.arange(0, LANES // 32)[:, None] * 32 + slot[None, :]
+    rank_J32 = tl.load(lane_ranks_L + lane_J32, mask=lane_J32 * span < blocks, other=NO_RANK)
+    lane_L = tl.arange(0, LANES)
+    rank_L = tl.load(lane_ranks_L + lane_L, mask=lane_L * span < blocks, other=NO_RANK)
+    groups_32 = tl.sort(tl.max(rank_J32, 0))
+    bar = tl.max(tl.where(slot == 32 - K, groups_32, NO_RANK), 0)
+    reach_L = rank_L >= bar
+    place_L = tl.cumsum(reach_L.to(tl.int32), 0)
+    lanes = tl.max(place_L, 0)
+    picked = -1
+    if (bar > NO_RANK) & (lanes <= 32):
+        tl.store(notes_L + place_L - 1, lane_L, mask=reach_L)
+        tl.debug_barrier()
+        lane_32 = tl.load(notes_L + slot, mask=slot < lanes, other=NO_BLOCK)
+        rank_C, c_C = _candidates(ranks_C, lane_32, span, low, high, 32, SPAN)
+        reach_C = (rank_C >= bar) & (c_C != NO_BLOCK)
+        place_C = tl.cumsum(reach_C.to(tl.int32), 0)
+        reaching = tl.max(place_C, 0)
+        if reaching <= 32:
+            tl.debug_barrier()
+            tl.store(lane_ranks_L + place_C - 1, rank_C, mask=reach_C)
+            tl.store(notes_L + place_C - 1, c_C, mask=reach_C)
+            tl.debug_barrier()
+            rank_32 = tl.load(lane_ranks_L + slot, mask=slot < reaching, other=NO_RANK)
+            c_32 = tl.load(notes_L + slot, mask=slot < reaching, other=NO_BLOCK)
+            # Candidates stand in order, so at a tie the lower id is the one in front.
+            before = (rank_32[None, :] == rank_32[:, None]) & (slot[None, :] < slot[:, None])
+            better = (rank_32[None, :] > rank_32[:, None]) | before
+            kept_32 = (tl.sum(better.to(tl.int32), 1) < COUNT) & (slot < reaching)
+            place_32 = tl.cumsum(kept_32.to(tl.int32), 0)
+            tl.store(out + place_32 - 1, c_32, mask=kept_32)
+            picked = tl.max(place_32, 0)
+    return picked
 
 
 @triton.jit
 def _top_blocks(
-    ranks, lane_ranks, lane_ids, ids, query_starts, key_lengths, key_starts, visible,
+    ranks, lane_ranks, notes, ids, query_starts, key_lengths, key_starts, visible,
     first, sequences, max_keys, keys, span, ranks_stride, lanes_stride,
     G: tl.constexpr, BLOCK: tl.constexpr, K: tl.constexpr, LOCAL: tl.constexpr, INIT: tl.constexpr,
     SLOTS: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr, EARLY: tl.constexpr,
+    BAR: tl.constexpr,
 ):  # fmt: skip
     """One program: the ids of one row of at most LANES lanes of at most SPAN blocks."""
     row = tl.program_id(0)
@@ -102,29 +150,25 @@ def _top_blocks(
     high = tl.maximum(blocks - LOCAL, initial)  # candidates are the blocks from INIT to below high
     picked = 0
     if COUNT > 0:
-        # Lanes stand by their forced blocks too, so as many more are picked.
-        bar = NO_RANK
-        if LANES > SLOTS:
-            lane_L = tl.arange(0, LANES)
-            there_L = lane_L * span < blocks
-            lanes_L = row.to(tl.int64) * lanes_stride + lane_L
-            rank_L = tl.load(lane_ranks + lanes_L, mask=there_L, other=NO_RANK)
-            at_L = tl.load(lane_ids + lanes_L, mask=there_L, other=NO_BLOCK)
-            lane_K, bar = _best_lanes(rank_L, at_L, span, K, SLOTS)
-        else:
-            lane_K = tl.where(slot_K * span < blocks, slot_K, NO_BLOCK)
-        j_P = tl.arange(0, SPAN)
-        c_KP = tl.where(lane_K == NO_BLOCK, 0, lane_K)[:, None] * span + j_P[None, :]
-        candidate_KP = (lane_K != NO_BLOCK)[:, None] & (j_P < span)[None, :] & (c_KP >= INIT) & (c_KP < high)
-        rank_KP = tl.load(ranks + row.to(tl.int64) * ranks_stride + c_KP, mask=candidate_KP, other=NO_RANK)
-        rank_C = tl.reshape(rank_KP, (SLOTS * SPAN,))
-        c_C = tl.reshape(tl.where(candidate_KP, c_KP, NO_BLOCK), (SLOTS * SPAN,))
-        kept_C = tl.reshape(candidate_KP, (SLOTS * SPAN,)) & (rank_C >= bar)
-        kept_C = _keep_best(rank_C, c_C, kept_C, COUNT)
-        # Lanes stand in order, so the candidates do.
-        place_C = tl.cumsum(kept_C.to(tl.int32), 0)
-        picked = tl.max(place_C, 0)
-        tl.store(ids + initial + place_C - 1, c_C, mask=kept_C)
+        ranks += row.to(tl.int64) * ranks_stride
+        lane_ranks += row.to(tl.int64) * lanes_stride
+        notes += row.to(tl.int64) * lanes_stride
+        picked = -1
+        if BAR:
+            picked = _few_above_bar(
+                ids + initial, ranks, lane_ranks, notes, span, blocks, INIT, high, K, COUNT, LANES, SPAN
+            )
+        if picked < 0:
+            # Lanes stand by their forced blocks too, so as many more are picked.
+            if LANES > SLOTS:
+                lane_L = tl.arange(0, LANES)
+                there_L = lane_L * span < blocks
+                rank_L = tl.load(lane_ranks + lane_L, mask=there_L, other=NO_RANK)
+                lane_K = _pick(rank_L, lane_L, K, SLOTS)
+            else:
+                lane_K = tl.where(slot_K * span < blocks, slot_K, NO_BLOCK)
+            rank_C, c_C = _candidates(ranks, lane_K, span, INIT, high, SLOTS, SPAN)
+            picked = _write_ascending(ids + initial, _pick(rank_C, c_C, COUNT, SLOTS), SLOTS)
     # Before the picked ones the first blocks, behind them the last, behind those nothing.
     behind_K = slot_K - initial - picked
     forced_K = tl.where(slot_K < initial, slot_K, tl.where(behind_K < blocks - high, high + behind_K, -1))
@@ -147,11 +191,11 @@ def launch_top_blocks(
     lanes = ceil_div(ceil_div(max(batch.max_keys, 1), block), ranks.span)
     early = early and not INTERPRET.value
     _top_blocks[(tokens * G,)](
-        ranks.blocks_RC, ranks.best_RL, ranks.at_RL, ids_TGK,
+        ranks.blocks_RC, ranks.best_RL, ranks.notes_RL, ids_TGK,
         batch.query_starts, batch.key_lengths, batch.key_starts, batch.visible,
         first, batch.sequences, batch.max_keys, 2**31 - 1 if keys is None else keys, ranks.span,
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, BLOCK=block, K=K, LOCAL=local, INIT=init, SLOTS=power_of_2(K),
-        LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early,
+        LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early, BAR=lanes > 32 and K <= BAR_KEPT,
         num_warps=1, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip

@@ -53,20 +53,19 @@ def _multiply(q_smem, k_smem, bars, i, zero, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _keep(x_RN, c, best_R, at_R, ranks_R, known_R):
+def _keep(x_RN, c, best_R, ranks_R, known_R):
     """Write the ranks of block c and take them into the best of the lane; see `block_ranks._rank`."""
     score_R = gl.max(x_RN, 1)
     score_R = gl.where(score_R > NAN_SCORE, score_R, NAN_SCORE)
     bits = (gl.minimum(score_R, MAX_SCORE) + 0.0).to(gl.int32, bitcast=True)
     rank_R = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     gl.store(ranks_R + c, rank_R, mask=known_R)
-    better_R = rank_R > best_R
-    return gl.where(better_R, rank_R, best_R), gl.where(better_R, c, at_R)
+    return gl.maximum(best_R, rank_R)
 
 
 @gluon.jit
 def _whole_ranks(
-    q_desc, k_desc, ranks, lane_ranks, lane_ids, query_starts, key_lengths, key_starts,
+    q_desc, k_desc, ranks, lane_ranks, query_starts, key_lengths, key_starts,
     first, tokens, span, max_keys, keys, ranks_stride, lanes_stride,
     G: gl.constexpr, D: gl.constexpr, ROWS: gl.constexpr, RUN: gl.constexpr, STAGES: gl.constexpr,
     WIDTH: gl.constexpr, num_warps: gl.constexpr,
@@ -109,7 +108,6 @@ def _whole_ranks(
     row_R = (r_R - first * G).to(gl.int64)
     ranks_R = ranks + row_R * ranks_stride + block
     best_R = gl.full([ROWS], -(2**31), gl.int32, layout=rows)
-    at_R = gl.full([ROWS], 2**31 - 1, gl.int32, layout=rows)
     zero = gl.zeros([ROWS, KEYS], gl.float32, layout=mma)
     mbarrier.wait(bars.index(STAGES), 0)
     # Straight code between drained ends: across a loop's edge the assembler would put the products in a row.
@@ -120,15 +118,13 @@ def _whole_ranks(
             x_RN = warpgroup_mma_wait(num_outstanding=1, deps=(this,))
             barrier()  # all warps are done with the slot
             _fetch(k_desc, k_smem, bars, i + j + STAGES, span, first_key, STAGES)
-            best_R, at_R = _keep(x_RN, i + j, best_R, at_R, ranks_R, known_R)
+            best_R = _keep(x_RN, i + j, best_R, ranks_R, known_R)
             this = following
         x_RN = warpgroup_mma_wait(num_outstanding=0, deps=(this,))
         barrier()
         _fetch(k_desc, k_smem, bars, i + RUN - 1 + STAGES, span, first_key, STAGES)
-        best_R, at_R = _keep(x_RN, i + RUN - 1, best_R, at_R, ranks_R, known_R)
-    lanes_R = row_R * lanes_stride + lane
-    gl.store(lane_ranks + lanes_R, best_R, mask=known_R)
-    gl.store(lane_ids + lanes_R, block + at_R, mask=known_R)
+        best_R = _keep(x_RN, i + RUN - 1, best_R, ranks_R, known_R)
+    gl.store(lane_ranks + row_R * lanes_stride + lane, best_R, mask=known_R)
 
 
 def takes(q_TGD: Tensor, k: Tensor, batch: Batch, block: int, rows: int, span: int) -> bool:
@@ -149,7 +145,7 @@ def takes(q_TGD: Tensor, k: Tensor, batch: Batch, block: int, rows: int, span: i
 
 
 def launch_whole_ranks(
-    q_TGD: Tensor, k_ND: Tensor, batch: Batch, blocks_RC: Tensor, best_RL: Tensor, at_RL: Tensor,
+    q_TGD: Tensor, k_ND: Tensor, batch: Batch, blocks_RC: Tensor, best_RL: Tensor,
     first: int, tokens: int, span: int,
 ) -> None:  # fmt: skip
     """Fill the ranks of the lanes that tiles of rows see whole, as `launch_block_ranks` does."""
@@ -165,7 +161,7 @@ def launch_whole_ranks(
     )
     k_desc = TensorDescriptor.from_tensor(k_ND, k_tile, gl.NVMMASharedLayout.get_default_for(k_tile, kind))
     _whole_ranks[grid](
-        q_desc, k_desc, blocks_RC, best_RL, at_RL, batch.query_starts, batch.key_lengths, batch.key_starts,
+        q_desc, k_desc, blocks_RC, best_RL, batch.query_starts, batch.key_lengths, batch.key_starts,
         first, tokens, span, batch.max_keys, k_ND.shape[0], blocks_RC.stride(0), best_RL.stride(0),
         G=G, D=D, ROWS=ROWS, RUN=UNROLL, STAGES=6 if k_ND.dtype.itemsize == 1 else 4,
         WIDTH=32 // k_ND.dtype.itemsize, num_warps=8,

@@ -350,7 +350,7 @@ def test_the_walk_is_chosen_by_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(chosen(8192, million, FP32), QueryOuterTiles)
     assert chosen(1, million) == QueryOuterTiles(keys=64, splits=32, stages=1, overlap=True)
     assert chosen(64, 8192, sequences=64) == QueryOuterTiles(keys=64, overlap=True)
-    assert chosen(32, 65_536) == QueryOuterTiles(keys=64, splits=4, overlap=True)
+    assert chosen(32, 65_536) == QueryOuterTiles(keys=128, splits=1, overlap=True)
     assert chosen(64, 65_536) == QueryOuterTiles(keys=128, warps=8, stages=2)
 
 

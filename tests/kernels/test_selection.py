@@ -158,6 +158,28 @@ def test_ties_among_many_blocks_go_to_the_lower_id(device: torch.device) -> None
     assert torch.equal(ids_TGK, plain.select_blocks(qi, ki, batch, block=32, topk=16))
 
 
+@pytest.mark.parametrize("high", [0, 1, 7, 8, 30, 80])
+@pytest.mark.parametrize("init", [0, 2])
+def test_few_or_many_blocks_above_the_bar(device: torch.device, high: int, init: int) -> None:
+    """More lanes than threads of a warp; blocks side by side, here and there, as good as each other: what
+    reaches the bar is few or many, in few lanes or in many.
+    """
+    blocks, span = 400, random.choice([4, 8])
+    levels_C = torch.rand(blocks, device=device)
+    start = random.randrange(blocks - high)
+    levels_C[start : start + high] = random.choice([2.0, 0.5])
+    levels_C[random.sample(range(blocks), random.randrange(20))] = 2.0
+    ki = torch.zeros(blocks * 32 - 5, 32, device=device)
+    ki[::32, 0] = levels_C
+    qi = torch.zeros(3, 2, 32, device=device)
+    qi[..., 0] = torch.tensor([1.0, -1.0], device=device)
+    batch = Batch.single(3, len(ki), device)
+    tiles = ScoreTiles(32, 128, span, warps=4, stages=1, keys_first=False)
+    settings: dict[str, Any] = {"block": 32, "topk": random.randint(init + 2, 16), "init": init}
+    ids_TGK = select_blocks(qi, ki, batch, tiles=tiles, **settings)
+    assert torch.equal(ids_TGK, plain.select_blocks(qi, ki, batch, **settings))
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of the interpreter
 def test_scores_that_are_no_numbers(device: torch.device) -> None:
     """NaN ranks as -1e30, infinity below a forced block; every visible block is kept while there is room."""
