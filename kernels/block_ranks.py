@@ -87,7 +87,7 @@ def score_tiles(
     span = ceil_div(steps, slots * waves) * step
     # Few rows: what picks from the ranks is in place before they are complete. Many: the matrix units go on.
     early = keys_first and card.capability >= (9, 0)
-    # Two sets of accumulators need a full card for a while: at 124 steps per program they lost, at 248 they won.
+    # Two sets of accumulators pay where a slot gets many steps: at 124 they lost, at 248 they won.
     much = steps > OVERLAP_STEPS * slots
     overlap = much and tile == whole_ranks.ROWS and block == STEP_KEYS and card.capability[0] == 9
     return ScoreTiles(tile, STEP_KEYS, span, warps, stages, keys_first, held, overlap, early)
@@ -99,8 +99,6 @@ class Ranks:
 
     blocks_RC: Tensor
     best_RL: Tensor
-    notes_RL: Tensor
-    """Room for `top_blocks.py` to write in."""
     span: int
     """Blocks of a lane."""
 
@@ -109,10 +107,8 @@ class Ranks:
         """Memory for them; rounded up, so that a growing prefix asks for few different sizes."""
         width = ceil_div(blocks, 256) * 256
         lanes = ceil_div(blocks, span)
-        blocks_RC, best_RL, notes_RL = (
-            torch.empty(rows, n, dtype=torch.int32, device=device) for n in (width, lanes, lanes)
-        )
-        return Ranks(blocks_RC, best_RL, notes_RL, span)
+        blocks_RC, best_RL = (torch.empty(rows, n, dtype=torch.int32, device=device) for n in (width, lanes))
+        return Ranks(blocks_RC, best_RL, span)
 
 
 @triton.jit

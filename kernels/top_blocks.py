@@ -6,10 +6,6 @@ Round two picks the best among the blocks of these lanes. Both rounds go by rank
 ties fall as the official rule has it. Forced blocks are no candidates of round two; they take their places
 unasked.
 
-Picking one by one is slow. Where few rows wait for it, 32 groups of lanes are compared first: the K-th best
-group sets a bar that at least K blocks reach and seldom many more. Those that do are written out, and if they
-are no more than a warp has threads, each is compared with each.
-
 One warp does a row: a best among 32 threads is one instruction, among warps it would be a hundred times that.
 
 Shape legend: T new tokens, S sequences, G index heads, C blocks of keys, K kept blocks, L lanes,
@@ -27,8 +23,6 @@ from pilotfish.kernels.block_ranks import INTERPRET, NO_RANK, Ranks, sequence_ke
 from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 NO_BLOCK = tl.constexpr(2**31 - 1)
-BAR_KEPT = 16
-"""Kept blocks up to which the bar is tried: with more, more blocks reach it than a warp has threads."""
 
 
 @triton.jit
@@ -67,58 +61,11 @@ def _write_ascending(out, id_K, SLOTS: tl.constexpr):
 
 
 @triton.jit
-def _few_above_bar(
-    out, ranks_C, lane_ranks_L, notes_L, span, blocks, low, high,
-    K: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr,
-):  # fmt: skip
-    """Write the ids of the COUNT best candidates, ascending, and return how many; -1 where too many reach
-    the bar.
-
-    The lanes' ranks are overwritten with those that reach it.
-    """
-    slot = tl.arange(0, 32)
-    lane_J32 = tl.arange(0, LANES // 32)[:, None] * 32 + slot[None, :]
-    rank_J32 = tl.load(lane_ranks_L + lane_J32, mask=lane_J32 * span < blocks, other=NO_RANK)
-    lane_L = tl.arange(0, LANES)
-    rank_L = tl.load(lane_ranks_L + lane_L, mask=lane_L * span < blocks, other=NO_RANK)
-    groups_32 = tl.sort(tl.max(rank_J32, 0))
-    bar = tl.max(tl.where(slot == 32 - K, groups_32, NO_RANK), 0)
-    reach_L = rank_L >= bar
-    place_L = tl.cumsum(reach_L.to(tl.int32), 0)
-    lanes = tl.max(place_L, 0)
-    picked = -1
-    if (bar > NO_RANK) & (lanes <= 32):
-        tl.store(notes_L + place_L - 1, lane_L, mask=reach_L)
-        tl.debug_barrier()
-        lane_32 = tl.load(notes_L + slot, mask=slot < lanes, other=NO_BLOCK)
-        rank_C, c_C = _candidates(ranks_C, lane_32, span, low, high, 32, SPAN)
-        reach_C = (rank_C >= bar) & (c_C != NO_BLOCK)
-        place_C = tl.cumsum(reach_C.to(tl.int32), 0)
-        reaching = tl.max(place_C, 0)
-        if reaching <= 32:
-            tl.debug_barrier()
-            tl.store(lane_ranks_L + place_C - 1, rank_C, mask=reach_C)
-            tl.store(notes_L + place_C - 1, c_C, mask=reach_C)
-            tl.debug_barrier()
-            rank_32 = tl.load(lane_ranks_L + slot, mask=slot < reaching, other=NO_RANK)
-            c_32 = tl.load(notes_L + slot, mask=slot < reaching, other=NO_BLOCK)
-            # Candidates stand in order, so at a tie the lower id is the one in front.
-            before = (rank_32[None, :] == rank_32[:, None]) & (slot[None, :] < slot[:, None])
-            better = (rank_32[None, :] > rank_32[:, None]) | before
-            kept_32 = (tl.sum(better.to(tl.int32), 1) < COUNT) & (slot < reaching)
-            place_32 = tl.cumsum(kept_32.to(tl.int32), 0)
-            tl.store(out + place_32 - 1, c_32, mask=kept_32)
-            picked = tl.max(place_32, 0)
-    return picked
-
-
-@triton.jit
 def _top_blocks(
-    ranks, lane_ranks, notes, ids, query_starts, key_lengths, key_starts, visible,
+    ranks, lane_ranks, ids, query_starts, key_lengths, key_starts, visible,
     first, sequences, max_keys, keys, span, ranks_stride, lanes_stride,
     G: tl.constexpr, BLOCK: tl.constexpr, K: tl.constexpr, LOCAL: tl.constexpr, INIT: tl.constexpr,
     SLOTS: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr, EARLY: tl.constexpr,
-    BAR: tl.constexpr,
 ):  # fmt: skip
     """One program: the ids of one row of at most LANES lanes of at most SPAN blocks."""
     row = tl.program_id(0)
@@ -152,23 +99,15 @@ def _top_blocks(
     if COUNT > 0:
         ranks += row.to(tl.int64) * ranks_stride
         lane_ranks += row.to(tl.int64) * lanes_stride
-        notes += row.to(tl.int64) * lanes_stride
-        picked = -1
-        if BAR:
-            picked = _few_above_bar(
-                ids + initial, ranks, lane_ranks, notes, span, blocks, INIT, high, K, COUNT, LANES, SPAN
-            )
-        if picked < 0:
-            # Lanes stand by their forced blocks too, so as many more are picked.
-            if LANES > SLOTS:
-                lane_L = tl.arange(0, LANES)
-                there_L = lane_L * span < blocks
-                rank_L = tl.load(lane_ranks + lane_L, mask=there_L, other=NO_RANK)
-                lane_K = _pick(rank_L, lane_L, K, SLOTS)
-            else:
-                lane_K = tl.where(slot_K * span < blocks, slot_K, NO_BLOCK)
-            rank_C, c_C = _candidates(ranks, lane_K, span, INIT, high, SLOTS, SPAN)
-            picked = _write_ascending(ids + initial, _pick(rank_C, c_C, COUNT, SLOTS), SLOTS)
+        # Lanes stand by their forced blocks too, so as many more are picked.
+        if LANES > SLOTS:
+            lane_L = tl.arange(0, LANES)
+            rank_L = tl.load(lane_ranks + lane_L, mask=lane_L * span < blocks, other=NO_RANK)
+            lane_K = _pick(rank_L, lane_L, K, SLOTS)
+        else:
+            lane_K = tl.where(slot_K * span < blocks, slot_K, NO_BLOCK)
+        rank_C, c_C = _candidates(ranks, lane_K, span, INIT, high, SLOTS, SPAN)
+        picked = _write_ascending(ids + initial, _pick(rank_C, c_C, COUNT, SLOTS), SLOTS)
     # Before the picked ones the first blocks, behind them the last, behind those nothing.
     behind_K = slot_K - initial - picked
     forced_K = tl.where(slot_K < initial, slot_K, tl.where(behind_K < blocks - high, high + behind_K, -1))
@@ -191,11 +130,11 @@ def launch_top_blocks(
     lanes = ceil_div(ceil_div(max(batch.max_keys, 1), block), ranks.span)
     early = early and not INTERPRET.value
     _top_blocks[(tokens * G,)](
-        ranks.blocks_RC, ranks.best_RL, ranks.notes_RL, ids_TGK,
+        ranks.blocks_RC, ranks.best_RL, ids_TGK,
         batch.query_starts, batch.key_lengths, batch.key_starts, batch.visible,
         first, batch.sequences, batch.max_keys, 2**31 - 1 if keys is None else keys, ranks.span,
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, BLOCK=block, K=K, LOCAL=local, INIT=init, SLOTS=power_of_2(K),
-        LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early, BAR=lanes > 32 and K <= BAR_KEPT,
+        LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early,
         num_warps=1, **({"launch_pdl": True} if early else {}),
     )  # fmt: skip

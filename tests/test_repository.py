@@ -206,6 +206,17 @@ def test_set_up_where_there_is_no_apt_names_the_programs(tmp_path: Path) -> None
     )
 
 
+def test_set_up_leaves_alone_what_a_link_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "file").touch()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / ".venv").symlink_to(tmp_path / "theirs")
+    done = _set_up(tmp_path, PATH=os.environ["PATH"])
+    assert done.returncode == 1
+    assert re.fullmatch(r"setup: \.venv is a link to \S+theirs, which .*; remove the link .*\n", done.stderr)
+    assert (tmp_path / "theirs" / "file").exists()
+
+
 def test_set_up_with_an_old_python_says_which_is_needed(tmp_path: Path) -> None:
     old = tmp_path / "python3.9"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" || exit 1\n')
@@ -279,9 +290,9 @@ def _programs(folder: Path, *more: str, id_says: str) -> str:
 
 
 def _set_up(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run scripts/setup in a copy of the checkout that has no .venv."""
+    """Run scripts/setup in a copy of the checkout, which has no .venv if the caller made none."""
     copy = folder / "copy"
-    (copy / "scripts").mkdir(parents=True)
+    (copy / "scripts").mkdir(parents=True, exist_ok=True)
     for name in ("scripts/setup", "pyproject.toml", "requirements.lock"):
         shutil.copy2(ROOT / name, copy / name)
     command = [copy / "scripts" / "setup"]

@@ -160,10 +160,8 @@ def test_ties_among_many_blocks_go_to_the_lower_id(device: torch.device) -> None
 
 @pytest.mark.parametrize("high", [0, 1, 7, 8, 30, 80])
 @pytest.mark.parametrize("init", [0, 2])
-def test_few_or_many_blocks_above_the_bar(device: torch.device, high: int, init: int) -> None:
-    """More lanes than threads of a warp; blocks side by side, here and there, as good as each other: what
-    reaches the bar is few or many, in few lanes or in many.
-    """
+def test_lanes_of_many_good_blocks_and_of_few(device: torch.device, high: int, init: int) -> None:
+    """More lanes than threads of a warp; good blocks side by side and scattered, many of them ties."""
     blocks, span = 400, random.choice([4, 8])
     levels_C = torch.rand(blocks, device=device)
     start = random.randrange(blocks - high)
