@@ -206,7 +206,7 @@ def run(
         bool, typer.Option("--desktop", help="With --instruction: give it a desktop.")
     ] = False,
     tools: Annotated[
-        str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit.")
+        str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit,browser.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
     model: ModelName = None,

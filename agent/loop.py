@@ -394,7 +394,9 @@ class Episode:
     async def _see_whether_it_ended(self) -> None:
         if not self.box.is_open:
             raise MachineBroke("The sandbox has ended.")
-        if self.box.spec.browser and not self.box.browser.is_running:
+        # The browser tool starts a browser when it needs one, and says so.
+        own = any(tool.name == "browser" for tool in self.tools)
+        if self.box.spec.browser and not own and not self.box.browser.is_running:
             raise MachineBroke("The browser in the sandbox has ended.")
         try:
             if await self._or_stopped(self.environment.finished(self.box)):

@@ -151,6 +151,9 @@ def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
         if name not in TOOLS:
             raise TaskError(f"There is no tool '{name}'; choose from {', '.join(TOOLS)}.")
     if target.task is None:
+        for name in ("computer", "browser"):
+            if name in target.tools and not target.desktop:
+                raise TaskError(f"The tool {name} needs a display; add --desktop.")
         if not (target.instruction or "").strip():
             raise TaskError("The instruction is empty; say what to do, or name a task.")
         return lambda folder: _free_job(target, folder), None

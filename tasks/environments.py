@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import os
 import shlex
@@ -26,6 +27,8 @@ DESKTOP_SCREEN = fields.ScreenSize(width=1280, height=800)
 _ORIGIN = "http://task.test"
 _COMMAND_S = 60.0
 _WINDOW_S = 15.0
+_SERVER_S = 15.0
+_LISTENING = "until (: < /dev/tcp/127.0.0.1/$1) 2>/dev/null; do sleep 0.02; done"
 
 
 def environment_for(task: fields.Task) -> Environment:
@@ -75,6 +78,8 @@ class Workspace:
             await self._prepare(box, f"chmod +x {' '.join(programs)}")
         for command in self._task.setup.commands:
             await self._prepare(box, command)
+        for server in self._task.setup.serve:
+            await self._serve(box, server)
         return self._task.instruction.strip()
 
     async def _prepare(self, box: Sandbox, command: str) -> None:
@@ -83,6 +88,25 @@ class Workspace:
             end = f"took over {_COMMAND_S:g} s" if exit_code is None else f"ended with status {exit_code}"
             said = (stderr or stdout).strip()[-200:]
             raise StartError(f"{self._task.name}: the command {command[:60]!r} {end}, saying {said!r}.")
+
+    async def _serve(self, box: Sandbox, server: fields.Server) -> None:
+        """Start a server and wait until it takes connections."""
+        name, port = self._task.name, server.port
+        try:
+            program = await box.run(server.run)
+            look = await box.run(["bash", "-c", _LISTENING, "look", str(port)])
+        except SandboxError as error:
+            raise StartError(f"{name}: {server.run[0]} cannot be started ({error})") from error
+        waits = [asyncio.ensure_future(look.wait(_SERVER_S)), asyncio.ensure_future(program.wait(_SERVER_S))]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        listens = look.returncode == 0 and program.is_running
+        await look.kill()
+        await asyncio.gather(*waits[:1], return_exceptions=True)
+        waits[1].cancel()
+        await asyncio.gather(*waits[1:], return_exceptions=True)
+        if not listens:
+            said = program.output.strip()[-200:]
+            raise StartError(f"{name}: {server.run[0]} does not listen on port {port}, saying {said!r}.")
 
     async def finished(self, box: Sandbox) -> bool:
         return False
@@ -99,7 +123,7 @@ class Desktop(Workspace):
 
     def sandbox_spec(self) -> SandboxSpec:
         size = self._size()
-        return SandboxSpec(width=size.width, height=size.height)
+        return SandboxSpec(width=size.width, height=size.height, browser="browser" in self._task.tools)
 
     def screen(self, box: Sandbox) -> Screen | None:
         return Screen(box.display.name, 0, 0, box.display.width, box.display.height)

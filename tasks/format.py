@@ -115,6 +115,13 @@ EnvironmentFields = Annotated[
 ]
 
 
+class Server(_Strict):
+    """A program that serves on a port of the sandbox's own loopback, as long as the task goes on."""
+
+    run: Annotated[list[Text], Field(min_length=1)]
+    port: int = Field(ge=1, le=65535)
+
+
 class Setup(_Strict):
     """What is done before the model's first look, in this order."""
 
@@ -122,6 +129,8 @@ class Setup(_Strict):
     """Path in the workspace: text."""
     commands: list[Text] = Field(default_factory=list)
     """Bash lines, run in the workspace; a line that fails stops the task."""
+    serve: list[Server] = Field(default_factory=list)
+    """Programs that go on in the background; each must listen on its port before the next is started."""
     launch: list[Annotated[list[Text], Field(min_length=1)]] = Field(default_factory=list)
     """Programs with their arguments; each must show a window (desktop only)."""
 
@@ -291,7 +300,7 @@ class Task(_Strict):
             raise ValueError("there is no grader; add at least one under graders")
         if self.setup.launch and kind != "desktop":
             raise ValueError(f"setup.launch needs a desktop environment, not '{kind}'")
-        if kind in ("shell", "code") and "computer" in self.tools:
+        if kind in ("shell", "code") and {"computer", "browser"} & set(self.tools):
             raise ValueError(f"a '{kind}' task has no display; name tools such as [shell, edit]")
         if kind != "web" and any(grader.kind == "page_state" for grader in self.every_grader()):
             raise ValueError(f"a page_state grader needs a web environment, not '{kind}'")

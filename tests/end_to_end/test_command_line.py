@@ -112,6 +112,7 @@ def test_version_as_json() -> None:
         (["run", "web/sign-inn"], 2, "sign-in"),
         (["run", "nowhere.yaml"], 2, "nowhere.yaml"),
         (["run", "web/sign-in", "--desktop"], 2, "--instruction"),
+        (["run", "--instruction", "x", "--tools", "browser"], 2, "needs a display; add --desktop"),
         (["run", "web/sign-in", "--attention", "blurred"], 2, "attention is 'blurred'"),
         (["run", "web/sign-in", "--max-steps", "0"], 2, "max_steps is 0"),
         (["run", "web/sign-in", "--model", "/no/such/folder"], 1, "/no/such/folder"),

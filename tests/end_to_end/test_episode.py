@@ -15,7 +15,7 @@ import pytest
 
 from pilotfish.agent.events import Answered, EpisodeEnded, Intended, Resulted, Told, read_run
 from pilotfish.agent.loop import Episode
-from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.policy import Decision, Policy, Rule
 from pilotfish.agent.prompt import DEVELOPER, NO_CALL, NOT_EXECUTED
 from pilotfish.model.protocol import (
     Chunk,
@@ -30,6 +30,8 @@ from pilotfish.model.protocol import (
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tasks.format import Task
+from pilotfish.tasks.load import find_task
+from pilotfish.tasks.run_solution import solution_calls
 
 from .conftest import Open, call, turn
 
@@ -304,3 +306,34 @@ async def test_stopping_takes_less_than_a_second_and_leaves_nothing(
         outcome = await asyncio.wait_for(playing, 1.0)
     assert outcome.end == "stopped"
     assert processes_of(box.id) == []
+
+
+async def test_the_browser_tool_in_a_whole_episode(open_episode: Open) -> None:
+    task = find_task("browser/hand-in")
+    calls = [call(name, id=f"c{n}", **arguments) for n, (name, arguments) in enumerate(solution_calls(task))]
+    model = ScriptedModel([*(turn(one) for one in calls), turn(call(action="done"))])
+    async with open_episode(task, model) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.grade.passed) == ("done", True), outcome.grade.reason
+    texts = [str(message.parts[0]) for message in told(episode)]
+    assert '[e2 link "Exercise 2" -> /exercise/2]' in texts[1]
+    assert "[saving 'exercise-2.txt': see downloads]" in texts[2]
+    assert "a dialog is open (confirm): 'This cannot be undone. Hand in?'" in texts[6]
+
+
+async def test_a_browser_that_dies_under_its_tool_is_started_again(open_episode: Open) -> None:
+    task = find_task("browser/best-price")
+    home = call("browser", action="navigate", url="localhost:8000", id="home")
+
+    async with open_episode(task, [turn(home), turn(home), turn(call(action="done"))]) as episode:
+        decide = episode.policy.decide
+
+        async def kill_first(one: ToolCall) -> Decision:
+            if len(told(episode)) == 1:
+                await episode.box.shell.run("pkill -9 -o -x chromium; sleep 0.5")
+            return await decide(one)
+
+        episode.policy.decide = kill_first  # type: ignore[method-assign]
+        outcome = await episode.run()
+    assert outcome.end == "done"
+    assert "was started again" in str(told(episode)[1].parts[0])

@@ -52,6 +52,11 @@ async def test_a_code_task_starts_with_its_folder_and_then_its_files(tmp_path: P
             "the command 'echo why >&2; exit 3' ended with status 3, saying 'why'",
         ),
         ("files: {a: x, a/b: y}", "a file of the set-up cannot be written"),
+        (
+            "serve: [{run: [sh, -c, 'echo no; exit 1'], port: 8000}]",
+            "sh does not listen on port 8000, saying 'no'",
+        ),
+        ("serve: [{run: [no-such-server], port: 8000}]", "no-such-server cannot be started"),
     ],
 )
 async def test_a_set_up_that_fails_stops_the_task(tmp_path: Path, setup: str, says: str) -> None:
@@ -123,3 +128,18 @@ async def test_a_web_task_fills_the_display_and_hides_its_task_file(tmp_path: Pa
         assert "cannot answer 'state'" in (await environment.grade(box, End())).reason
         await page.close()
         assert (await environment.grade(box, End())).score == 0
+
+
+async def test_a_server_goes_on_for_as_long_as_the_task(tmp_path: Path) -> None:
+    task = task_file(
+        tmp_path,
+        "environment: {kind: shell}\ntools: [shell]\nsetup:\n  files: {a.txt: served}\n"
+        "  serve: [{run: [python3, -m, http.server, '8000', --bind, 127.0.0.1], port: 8000}]\n"
+        "graders: [{kind: command, run: \"python3 -c 'from urllib.request import urlopen;"
+        ' print(urlopen(chr(104) + \\"ttp://127.0.0.1:8000/a.txt\\").read().decode())\'", stdout: served}]\n',
+    )
+    environment = environment_for(task)
+    async with Sandbox.open(environment.sandbox_spec()) as box:
+        await environment.start(box)
+        grade = await environment.grade(box, End())
+        assert grade.passed, grade.reason

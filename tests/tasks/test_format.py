@@ -126,6 +126,7 @@ def test_a_wrong_value_is_named_with_its_mend(tmp_path: Path, change: tuple[str,
         ("setup: {files: {../x: hi}}", "'setup.files': '../x' must be a path inside the workspace"),
         ("setup: {files: {x: 3}}", "'setup.files.x' is 3; it must be text."),
         ("setup: {commands: [[a]]}", "'setup.commands[0]' is a list; it must be text."),
+        ("setup: {serve: [{run: [x], port: 0}]}", "setup.serve"),
         ("setup: {launch: [[xterm]]}", "setup.launch needs a desktop environment, not 'shell'."),
         (
             "solution: [{tool: shell, args: {}}]",
@@ -245,7 +246,7 @@ def test_an_unknown_suite_or_task_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_what_ships() -> None:
-    assert list_suites() == ["code", "desktop", "miniwob", "shell", "web"]
+    assert list_suites() == ["browser", "code", "desktop", "miniwob", "shell", "web"]
     own = [task for suite in list_suites() if suite != "miniwob" for task in load_suite(suite)]
     assert len(own) >= 12
     assert all(task.solution for task in own)

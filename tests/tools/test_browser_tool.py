@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pilotfish.sandbox import Sandbox, SandboxSpec
+from pilotfish.sandbox import Sandbox, SandboxSpec, browser_downloads
+from pilotfish.sandbox.pieces import find_chromium
 from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.browser import BrowserTool
 from pilotfish.tools.computer import ComputerTool
@@ -322,13 +324,34 @@ async def test_a_driver_that_is_killed_between_calls(desk: Desk) -> None:
 
 
 async def test_nothing_listens(desk: Desk) -> None:
-    """No page, program or other sandbox has a port to reach the browser's controls at."""
+    """Neither a page, a program inside nor the host has a port to reach the browser's controls at."""
     await desk.ok("navigate", url=f"{SITE}/port")
     await desk.ok("wait", text="reached", timeout=20)
     assert "reached []" in await desk.ok("read")
     tcp = (await desk.box.shell.run("cat /proc/net/tcp /proc/net/tcp6")).output
     listening = {line.split()[1].rpartition(":")[2] for line in tcp.splitlines() if " 0A " in line}
     assert listening == {f"{8000:04X}"}
+    # The same page does reach one that has such a port; the host does not even then.
+    controls = ["--headless", "--user-data-dir=/tmp/hand", "--remote-debugging-port=9222", "--no-sandbox"]
+    by_hand = await desk.box.run([str(find_chromium().inner), *controls])
+    ready = "until (: < /dev/tcp/127.0.0.1/9222) 2>/dev/null; do sleep 0.05; done"
+    assert (await desk.box.shell.run(ready, timeout_s=20)).exit_code == 0
+    await desk.ok("reload")
+    await desk.ok("wait", text="reached", timeout=20)
+    assert "reached [9222" in await desk.ok("read")
+    with socket.socket() as outside, pytest.raises(ConnectionRefusedError):
+        outside.connect(("127.0.0.1", 9222))
+    await by_hand.kill()
+
+
+async def test_a_download_that_grows_too_large(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser_downloads, "MAX_BYTES", 20_000)
+    await desk.ok("navigate", url=SITE)
+    await desk.ok("navigate", url=f"{SITE}/endless")
+    said = await desk.ok("downloads", timeout=20)
+    assert re.search(r"too large: /workspace/Downloads/endless\S*, \d+ bytes$", said)
+    await asyncio.sleep(0.5)
+    assert not any("endless" in entry.name for entry in desk.box.files.list("Downloads"))
 
 
 async def test_a_page_of_any_size(desk: Desk) -> None:
