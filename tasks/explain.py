@@ -53,7 +53,9 @@ def shown(value: object) -> str:
         return "empty"
     if isinstance(value, bool):
         return str(value).lower()
-    return f"'{value[:60]}'" if isinstance(value, str) else str(value)
+    if not isinstance(value, str):
+        return str(value)
+    return "'" + "".join(char if char.isprintable() else repr(char)[1:-1] for char in value[:60]) + "'"
 
 
 def _sentence(error: ErrorDetails) -> str:

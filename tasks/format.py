@@ -25,7 +25,7 @@ from pydantic import (
 
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tools.registry import TOOLS
-from pilotfish.tools.words import one_of
+from pilotfish.tools.words import one_of, short
 
 SEEDS = 1 << 31
 """Seeds of a miniwob task are below this."""
@@ -37,7 +37,7 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 def _workspace_path(value: str) -> str:
     path = PurePosixPath(value)
     if not value or "\0" in value or path.is_absolute() or ".." in path.parts or path == PurePosixPath("."):
-        raise ValueError(f"'{value}' must be a path inside the workspace, such as notes/todo.txt")
+        raise ValueError(f"{short(value)} must be a path inside the workspace, such as notes/todo.txt")
     return value
 
 
@@ -45,13 +45,13 @@ def _regex(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
-        raise ValueError(f"'{value}' is not a regular expression ({error})") from None
+        raise ValueError(f"{short(value)} is not a regular expression ({error})") from None
     return value
 
 
 def _tool(value: str) -> str:
     if value not in TOOLS:
-        raise ValueError(f"there is no tool '{value}'; {one_of(value, TOOLS)}")
+        raise ValueError(f"there is no tool {short(value)}; {one_of(value, TOOLS)}")
     return value
 
 

@@ -126,7 +126,7 @@ def test_a_wrong_value_is_named_with_its_mend(tmp_path: Path, change: tuple[str,
         ("setup: {files: {../x: hi}}", "'setup.files': '../x' must be a path inside the workspace"),
         ("setup: {files: {x: 3}}", "'setup.files.x' is 3; it must be text."),
         ("setup: {commands: [[a]]}", "'setup.commands[0]' is a list; it must be text."),
-        ("setup: {serve: [{run: [x], port: 0}]}", "setup.serve"),
+        ("setup: {serve: [{run: [x], port: 0}]}", "'setup.serve[0].port' is 0; it must be greater"),
         ("setup: {launch: [[xterm]]}", "setup.launch needs a desktop environment, not 'shell'."),
         (
             "solution: [{tool: shell, args: {}}]",
