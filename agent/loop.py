@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pilotfish.agent import events as log
@@ -180,6 +180,7 @@ class Episode:
             result, refused = ToolResult(False, str(error)), error
         if seen is None and self._screen is not None and result.end is None:
             seen = await self._look()
+        result = await self._with_limits(result)
         seconds = time.monotonic() - began_s
         self._tell(self._step, first, result, seen, executed=refused is None, seconds=seconds)
         for call in others:
@@ -328,6 +329,13 @@ class Episode:
             raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
         except (SandboxError, CaptureError) as error:
             raise MachineBroke(str(error)) from error
+
+    async def _with_limits(self, result: ToolResult) -> ToolResult:
+        """Add which limits of the sandbox were reached meanwhile, if the tool has not said so itself."""
+        hit = await self.box.limits_hit()
+        return (
+            replace(result, text="\n".join([result.text, *(f"[{told}]" for told in hit)])) if hit else result
+        )
 
     async def _run_watched(
         self, work: Callable[[], Awaitable[ToolResult]]

@@ -77,4 +77,4 @@ def bwrap_as(user: int, argv: Sequence[str]) -> list[str]:
 
 
 def _is_common(path: str) -> bool:
-    return any(Path(path).is_relative_to(place) for place in _COMMON)
+    return path in _COMMON or path.startswith(tuple(f"{place}/" for place in _COMMON))

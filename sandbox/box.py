@@ -162,6 +162,10 @@ class Sandbox:
         """Who counts memory."""
         return str(self._bounds)
 
+    async def limits_hit(self) -> list[str]:
+        """A sentence on each limit that was reached and that nobody has been told of yet."""
+        return await self._bounds.hit(0, "")
+
     @property
     def is_open(self) -> bool:
         """Whether programs can run in it now."""

@@ -196,3 +196,8 @@ async def test_it_works_while_this_process_computes(monkeypatch: pytest.MonkeyPa
         while asyncio.get_running_loop().time() < deadline:
             sum(range(10_000))  # nothing else gets a turn
         assert await taker.wait(0.5) == -9
+        told = await box.limits_hit()
+        assert [sentence.partition(" (")[0] for sentence in told] == [
+            "the sandbox's memory limit of 400 MiB was reached and a watchdog ended `python3`"
+        ]
+        assert await box.limits_hit() == []
