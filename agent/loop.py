@@ -231,7 +231,11 @@ class Episode:
             return None
         region = Rect(screen.x, screen.y, screen.width, screen.height)
         recorder = Recorder(
-            screen.display, region, quiet_ms=self.watching.quiet_ms, cap_s=self.watching.cap_s
+            screen.display,
+            region,
+            quiet_ms=self.watching.quiet_ms,
+            cap_s=self.watching.cap_s,
+            camera=self.box.camera(screen.display),
         )
         self._recorder = await stack.enter_async_context(recorder)
         return await self._recorder.clip()

@@ -25,11 +25,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from pilotfish.agent.camera import Camera, Frame, XCamera
 from pilotfish.agent.damage import Blinks, PollingWatcher, Rect, Watcher, XDamageWatcher
 from pilotfish.agent.prompt import Observation, observation_word
 from pilotfish.model.protocol import Clip
+from pilotfish.sandbox import SandboxError
 
 RING = 12
 """Frames kept per span; 12 at 1920x1080 are 100 MB."""
@@ -38,9 +39,6 @@ FRAME_GAP_S = 0.016
 GRAB_TRIES = 3
 PATIENCE = 3
 """How many quiet times an action that has shown no effect yet is waited for."""
-
-Frame = npt.NDArray[np.uint8]
-"""Raw pixels as the X server gives them: [height, width, 4], order B, G, R, unused."""
 
 
 class CaptureError(Exception):
@@ -113,12 +111,14 @@ class Recorder:
         quiet_ms: int = 120,
         cap_s: float = 3.0,
         use_damage: bool = True,
+        camera: Camera | None = None,
     ) -> None:
         """`display` is an X display name such as ":107"; `region` is in its pixels.
 
         quiet_ms: how long nothing must change before the screen counts as settled.
         cap_s: seconds after the action at which the clip is taken anyway, marked unsettled.
         use_damage: False compares frames instead of asking the X server what changed.
+        camera: takes the frames; without one an X client asks the X server for them.
         """
         self.display = display
         self.region = region
@@ -130,7 +130,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._span: _Span | None = None
         self._stopping = False
-        self._grabber: Any = None
+        self._camera = camera
         self._watcher: Watcher
 
     async def __aenter__(self) -> Self:
@@ -204,15 +204,15 @@ class Recorder:
             with contextlib.suppress(Exception):
                 self._watcher.close()
             with contextlib.suppress(Exception):
-                self._grabber.close()
+                if self._camera is not None:
+                    self._camera.close()
 
     def _connect(self) -> None:
-        import mss
         from mss.exception import ScreenShotError
         from Xlib.error import DisplayError
 
         try:
-            self._grabber = mss.MSS(display=self.display)
+            self._camera = camera = self._camera or XCamera(self.display)
         except ScreenShotError as error:
             raise CaptureError(
                 f"The display {self.display} cannot be opened; is its X server running?"
@@ -224,7 +224,7 @@ class Recorder:
                 with contextlib.suppress(LookupError):
                     self._watcher = XDamageWatcher(self.display)
         except (CaptureError, DisplayError, OSError) as error:
-            self._grabber.close()
+            camera.close()
             if isinstance(error, CaptureError):
                 raise
             raise CaptureError(f"The display {self.display} refused a second connection.") from error
@@ -320,20 +320,20 @@ class Recorder:
         """One frame of the region. A grab that fails is tried again before it becomes an error."""
         from mss.exception import ScreenShotError
 
-        region = self.region
-        box = {"left": region.x, "top": region.y, "width": region.width, "height": region.height}
+        region, camera = self.region, self._camera
+        assert camera is not None
         for attempt in range(GRAB_TRIES):
             try:
-                raw = self._grabber.grab(box).raw
-            except ScreenShotError as error:
+                return camera.grab(region.x, region.y, region.width, region.height)
+            except (ScreenShotError, SandboxError) as error:
                 if attempt + 1 == GRAB_TRIES:
+                    if isinstance(error, SandboxError):
+                        raise CaptureError(str(error)) from error
                     raise CaptureError(
                         f"The region {region.width}x{region.height} at ({region.x}, {region.y}) of the "
                         f"display {self.display} cannot be captured; does it run, and is it that large?"
                     ) from error
                 time.sleep(0.05)
-                continue
-            return np.frombuffer(raw, np.uint8).reshape(region.height, region.width, 4)
         raise AssertionError("unreachable")
 
 

@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pilotfish.sandbox.box import Sandbox
+from pilotfish.sandbox.desktop_scenes import DESKTOP_SCENES
 from pilotfish.sandbox.levels import Level
 from pilotfish.sandbox.pieces import find_python
-from pilotfish.sandbox.scenes import SCENES
+from pilotfish.sandbox.scenes import SCENES as PLAIN_SCENES
 from pilotfish.sandbox.spec import SandboxSpec
 from pilotfish.sandbox.syscalls import NUMBERS
 
+SCENES = (*PLAIN_SCENES, *DESKTOP_SCENES)
 ATTACKED: tuple[Level, ...] = (3, 2)
 TOKEN = "PILOTFISH_ATTACK_TOKEN"
 
@@ -238,7 +240,8 @@ def main() -> None:
         print(json.dumps({"held": held, "of": len(outcomes), "attacks": [asdict(one) for one in outcomes]}))
     else:
         print(table(outcomes))
-        print(f"{held} of {len(outcomes)} held")
+        absent = sum(one.verdict == "not here" for one in outcomes)
+        print(f"{held} of {len(outcomes)} held; {absent} have no target on this machine, outside neither")
     sys.exit(not all(one.good for one in outcomes))
 
 

@@ -29,6 +29,7 @@ from pilotfish.sandbox.differences import Diff
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
+from pilotfish.sandbox.framebuffer import Framebuffer
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.janitor import Janitor
 from pilotfish.sandbox.launch import Launch, starter
@@ -85,6 +86,7 @@ class Sandbox:
         self._folder = folder
         self._snapshots = Snapshots(workspace, spec.snapshots or folder.folder("snapshots"))
         self._display: Display | None = None
+        self._framebuffer: Framebuffer | None = None
         self._browser: Browser | None = None
         self._link: Link | None = None
         self._shell: Shell | None = None
@@ -138,6 +140,17 @@ class Sandbox:
         if self._display is None:
             raise SandboxError("this sandbox has no display, open it with desktop=True.")
         return self._display
+
+    @property
+    def framebuffer(self) -> Framebuffer:
+        """The display's picture, read without an X client."""
+        if self._framebuffer is None:
+            raise SandboxError("this sandbox has no display, open it with desktop=True.")
+        return self._framebuffer
+
+    def camera(self, display: str) -> Framebuffer | None:
+        """The framebuffer if `display` is this sandbox's; another display has none that can be read here."""
+        return self._framebuffer if self._display is not None and self._display.name == display else None
 
     @property
     def shell(self) -> Shell:
@@ -252,11 +265,11 @@ class Sandbox:
         etc = self._folder.folder("etc")
         write_etc(etc)
         extra: dict[str, Path] = {}
-        sockets = chromium = driver = None
+        sockets = screen = chromium = driver = None
         if self.spec.desktop:
             number = self._folder.claim_display()
             self._display = Display(f":{number}", self.spec.width, self.spec.height)
-            sockets = self._folder.folder("x11")
+            sockets, screen = self._folder.folder("x11"), self._folder.folder("screen")
             extra[INNER_OPENBOX_CONFIG] = _written(etc / "openbox", OPENBOX_CONFIG)
             policy = _written(etc / "chromium", json.dumps(CHROMIUM_POLICY))
             extra |= dict.fromkeys(CHROMIUM_POLICY_PLACES, policy)
@@ -271,7 +284,7 @@ class Sandbox:
         self._folder.note_groups(groups)
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups)
-        mounts = Mounts(self.workspace, etc, sockets, chromium, self.spec.read_only, extra, driver)
+        mounts = Mounts(self.workspace, etc, sockets, screen, chromium, self.spec.read_only, extra, driver)
         await self._start_guest(mounts)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
         # Who may open terminals at level 2 could open those of the user's own programs too.
@@ -279,9 +292,12 @@ class Sandbox:
             self._running(), self.env, limits, workspace, self.spec.level == 2, self._bounds.hit
         )
         self._bounds.watch(self._running())
-        if self._display is not None and sockets is not None:
+        if self._display is not None and sockets is not None and screen is not None:
             self._browser = Browser(self, chromium, self._folder.folder("browser"))
-            await start_display(self, self._display, sockets)
+            server = await start_display(self, self._display, sockets)
+            self._framebuffer = Framebuffer(
+                screen, self.spec.width, self.spec.height, lambda: self.is_open and server.is_running
+            )
 
     async def _start_guest(self, mounts: Mounts) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

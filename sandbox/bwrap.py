@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotfish.sandbox.browser_driver import INNER_DRIVER
+from pilotfish.sandbox.framebuffer import INNER_SCREEN
 from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
@@ -88,12 +89,14 @@ class Mounts:
     """What of the host one sandbox gets to see, besides the system.
 
     etc: folder with the files of `write_etc`; sockets: the private /tmp/.X11-unix, if there is a display;
+    screen: where its X server keeps the picture;
     made_files: {path inside: host file}, read-only; driver: the folder of Playwright's driver.
     """
 
     workspace: Path
     etc: Path
     sockets: Path | None = None
+    screen: Path | None = None
     browser: Chromium | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
     made_files: Mapping[str, Path] = field(default_factory=dict)
@@ -157,6 +160,8 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
         argv += ["--ro-bind", str(path.resolve()), inner]
     if mounts.sockets is not None:
         argv += ["--bind", str(mounts.sockets), "/tmp/.X11-unix"]
+    if mounts.screen is not None:
+        argv += ["--bind", str(mounts.screen), INNER_SCREEN]
     argv += ["--bind", str(mounts.workspace), str(INNER_WORKSPACE)]
     # Without these two a program could fill memory through the empty folders that carry the mounts.
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(INNER_WORKSPACE)]

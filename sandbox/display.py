@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pilotfish.sandbox.errors import SandboxError
+from pilotfish.sandbox.framebuffer import INNER_SCREEN
 from pilotfish.sandbox.process import Process
 
 INNER_SOCKETS = "/tmp/.X11-unix"
@@ -81,13 +82,15 @@ class _Runner(Protocol):
     async def run(self, argv: Sequence[str], *, keep: bool) -> Process: ...
 
 
-async def start_display(box: _Runner, display: Display, sockets: Path) -> None:
-    """Start the X server and the window manager, and wait until both are ready.
+async def start_display(box: _Runner, display: Display, sockets: Path) -> Process:
+    """Start the X server and the window manager, and wait until both are ready; gives the X server.
 
     sockets: the host folder that is /tmp/.X11-unix inside.
     """
     size = f"{display.width}x{display.height}x24"
     flags = ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-ac", "-dpi", "96"]
+    # The pointer would be drawn into the picture, which X clients get without it.
+    flags += ["-nocursor", "-fbdir", INNER_SCREEN]
     server = await box.run(["Xvfb", display.name, "-screen", "0", size, *flags], keep=True)
     await _until(server, lambda: _listens(sockets / f"X{display.number}"))
     # Openbox runs its startup command when it manages windows.
@@ -96,6 +99,7 @@ async def start_display(box: _Runner, display: Display, sockets: Path) -> None:
         ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign], keep=True
     )
     await _until(manager, (sockets / _READY).exists)
+    return server
 
 
 def _listens(path: Path) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import mss
 import numpy as np
 import numpy.typing as npt
 from mss.exception import ScreenShotError
 
+from pilotfish.sandbox import Sandbox, SandboxError
 from pilotfish.tools.actions import ComputerArgs
 from pilotfish.tools.base import Screen, ToolContext, ToolResult
 from pilotfish.tools.grid import GRID, grid_to_pixel, grid_to_region, pixel_to_grid
@@ -56,6 +58,8 @@ class ComputerTool:
         if context.screen is None:
             return ToolResult(False, "computer: there is no screen here; use the other tools.")
         try:
+            if args.action == "zoom":
+                return await _zoom(args, context.screen, context.box)
             return await self._act(args, context.screen)
         except (InputError, ValueError) as error:
             return ToolResult(False, f"computer: {error}.")
@@ -75,8 +79,6 @@ class ComputerTool:
                 return ToolResult(True, "ok")
             case "wait":
                 return await _wait(args)
-            case "zoom":
-                return await _zoom(args, screen)
             case "cursor_position":
                 return await _cursor_position(driver, screen)
             case "key":
@@ -164,20 +166,30 @@ async def _cursor_position(driver: InputDriver, screen: Screen) -> ToolResult:
     return ToolResult(True, f"ok; the cursor is at [{gx}, {gy}]")
 
 
-async def _zoom(args: ComputerArgs, screen: Screen) -> ToolResult:
+async def _zoom(args: ComputerArgs, screen: Screen, box: Sandbox | None) -> ToolResult:
     """Crop the display at full resolution, enlarged by the largest whole factor that fits the screen."""
     left, top, width, height = grid_to_region(args.region or (0, 0, GRID, GRID), screen)
     try:
-        pixels = await asyncio.to_thread(_grab, screen.display, left, top, width, height)
+        camera = box.camera(screen.display) if box is not None else None
+        grab = _grab_by_client(screen.display) if camera is None else camera.grab
+        bgrx_HW4 = await asyncio.to_thread(grab, left, top, width, height)
+    except SandboxError as error:
+        return ToolResult(False, f"computer: {error}")
     except ScreenShotError as error:
         raise ValueError(f"the display {screen.display} gave no picture ({error}); try again") from None
+    pixels = np.ascontiguousarray(bgrx_HW4[:, :, 2::-1])
     factor = max(1, min(screen.width // width, screen.height // height))
     return ToolResult(True, "ok", image=pixels.repeat(factor, axis=0).repeat(factor, axis=1))
 
 
-def _grab(display: str, left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """RGB pixels [height, width, 3] of a region of the display."""
-    with mss.MSS(display=display) as camera:
-        shot = camera.grab({"left": left, "top": top, "width": width, "height": height})
-        bgrx_HW4 = np.frombuffer(shot.raw, np.uint8).reshape(height, width, 4)
-        return np.ascontiguousarray(bgrx_HW4[:, :, 2::-1])
+def _grab_by_client(display: str) -> Callable[[int, int, int, int], npt.NDArray[np.uint8]]:
+    """Takes the pixels of a region, [height, width, 4] of B, G, R, unused, from a display that is no
+    sandbox's.
+    """
+
+    def grab(left: int, top: int, width: int, height: int) -> npt.NDArray[np.uint8]:
+        with mss.MSS(display=display) as camera:
+            shot = camera.grab({"left": left, "top": top, "width": width, "height": height})
+            return np.frombuffer(shot.raw, np.uint8).reshape(height, width, 4)
+
+    return grab

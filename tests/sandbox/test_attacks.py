@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from pilotfish.sandbox import SandboxUnavailable
-from pilotfish.sandbox.attacks import ATTACKED, Outcome, attack, cases, table, verdict
+from pilotfish.sandbox.attacks import ATTACKED, SCENES, Outcome, attack, cases, table, verdict
 from pilotfish.sandbox.levels import Level
-from pilotfish.sandbox.scenes import SCENES
 
 from .created_user import created_user, run_python
 
