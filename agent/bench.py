@@ -15,6 +15,7 @@ from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome, Watching
 from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.safetext import visible
@@ -90,6 +91,8 @@ async def run_bench(
     Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
     """
     resumed = folder is not None
+    for name in plan.tasks:
+        check_hosts(_task(plan, name), settings)
     folder = folder or log.new_run_folder(settings.record_dir)
     told: Progress = progress or (lambda place, line: None)
     with stop_on_signals() as stop:
@@ -127,6 +130,7 @@ def _open(events: log.EventLog, plan: Plan, settings: Settings, *, resumed: bool
             attention=settings.attention,
             sandbox_level=settings.sandbox_level,
             on_host=settings.sandbox_level == 0,
+            network=list(settings.network),
             options=options,
         )
     )

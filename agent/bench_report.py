@@ -63,6 +63,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "model": started.model,
         "attention": started.attention,
         "sandbox_level": started.sandbox_level,
+        "network": started.network,
         "limits": plan.limits,
         "tasks": rows,
         "mean_success": _mean([row["success"] for row in rows]),
@@ -135,6 +136,6 @@ def table(result: dict[str, Any]) -> str:
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * max(map(len, lines)))
     lines.insert(-1, lines[1])
-    if note := sandbox_note(result["sandbox_level"]):
+    if note := sandbox_note(result["sandbox_level"], result["network"]):
         lines.append(note)
     return "\n".join(lines)

@@ -74,6 +74,13 @@ SandboxLevel = Annotated[
     int | None,
     typer.Option(help="3 (default), 2 (no namespaces, display or browser) or 0 (NO SANDBOX AT ALL)."),
 ]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="A host that programs inside may reach, as example.com:443; may be repeated. Default: none.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
 Run = Annotated[Path, typer.Argument(help="The folder of a run, such as runs/20261129-120000-ab12cd.")]
 
@@ -217,6 +224,7 @@ def run(
     temperature: Temperature = None,
     thinking: Thinking = None,
     sandbox_level: SandboxLevel = None,
+    allow_host: AllowHost = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -233,6 +241,8 @@ def run(
       pilotfish run my-task.yaml --model ~/models/MiniMax-M3
 
       pilotfish run --instruction "Mend the failing test." --workspace ~/project
+
+      pilotfish run --instruction "Read the manual at example.com." --allow-host example.com:443
     """
     if (task is None) == (instruction is None):
         raise typer.BadParameter("give either a TASK or --instruction")
@@ -251,6 +261,7 @@ def run(
         temperature=temperature,
         thinking=thinking,
         sandbox_level=sandbox_level,
+        network=allow_host or None,
         yes=yes or None,
     )
     target = Target(

@@ -79,6 +79,24 @@ class UsageData(BaseModel):
     decode_s: float = 0.0
 
 
+class AttemptData(BaseModel):
+    """A connection that a program in the sandbox asked for, as `pilotfish.sandbox.Attempt` describes it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    began: float = 0.0
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    verdict: Literal["allowed", "refused", "failed"]
+    why: str = ""
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+    over: bool = True
+
+
 class RunStarted(Record):
     type: Literal["run_started"] = "run_started"
     run: str
@@ -92,6 +110,8 @@ class RunStarted(Record):
     """What stood around the sandbox, as in docs/sandbox.md."""
     on_host: bool = False
     """Whether the run was allowed to act outside of a sandbox."""
+    network: list[str] = Field(default_factory=list)
+    """The hosts that programs in the sandbox might reach."""
 
 
 class Resumed(Record):
@@ -162,6 +182,16 @@ class Told(Record):
     text: str
 
 
+class Networked(Record):
+    """What programs in the sandbox tried of the network. An allowed attempt is told at its beginning and
+    again when it is `over`; note: a sentence about the proxy itself.
+    """
+
+    type: Literal["networked"] = "networked"
+    attempts: list[AttemptData] = Field(default_factory=list)
+    note: str = ""
+
+
 class EpisodeEnded(Record):
     type: Literal["episode_ended"] = "episode_ended"
     episode: int
@@ -182,7 +212,16 @@ class RunEnded(Record):
 
 
 Event = (
-    RunStarted | Resumed | EpisodeStarted | Answered | Intended | Resulted | Told | EpisodeEnded | RunEnded
+    RunStarted
+    | Resumed
+    | EpisodeStarted
+    | Answered
+    | Intended
+    | Resulted
+    | Told
+    | Networked
+    | EpisodeEnded
+    | RunEnded
 )
 _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 _TYPES = tuple(kind.model_fields["type"].default for kind in Event.__args__)

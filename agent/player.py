@@ -15,11 +15,12 @@ from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
 from pilotfish.agent.limits import Budget
 from pilotfish.agent.loop import Episode, Outcome, Watching
+from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Limits, Model
-from pilotfish.sandbox import Sandbox
+from pilotfish.sandbox import Network, Sandbox
 from pilotfish.tasks.environment import Environment
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tools.base import Tool
@@ -54,6 +55,7 @@ class Player:
         self._policy = policy
         self._stop = stop
         self._box: Sandbox | None = None
+        self._network = NetworkRecorder(events)
         self._tools: dict[str, Tool[Any]] = {}
 
     async def __aenter__(self) -> Self:
@@ -109,14 +111,18 @@ class Player:
         return outcome
 
     async def _box_for(self, job: Job) -> Sandbox:
-        spec = replace(job.environment.sandbox_spec(), level=self._settings.sandbox_level)
-        spec = replace(spec, limits=self._settings.limits.put_on(spec.limits))
+        settings = self._settings
+        spec = replace(
+            job.environment.sandbox_spec(), level=settings.sandbox_level, network=Network(settings.network)
+        )
+        spec = replace(spec, limits=settings.limits.put_on(spec.limits))
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
         if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):
             await self._close_box()
         if self._box is None:
             self._box = await Sandbox.start(spec)
+            self._box.network_log.listener = self._network
         return self._box
 
     def _tools_for(self, job: Job) -> list[Tool[Any]]:
@@ -132,6 +138,7 @@ class Player:
         box, self._box = self._box, None
         if box is not None:
             await box.close()
+        self._network.flush()
 
 
 def new_conversation(settings: Settings) -> Conversation:

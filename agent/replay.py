@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import sandbox_note
+from pilotfish.agent.show import attempt_line, sandbox_note
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -51,7 +51,7 @@ def build_page(run: log.RunLog, *, episodes: Sequence[int] | None = None) -> str
         "run": run.started.run,
         "model": run.started.model,
         "command": run.started.command,
-        "sandbox": sandbox_note(run.started.sandbox_level),
+        "sandbox": sandbox_note(run.started.sandbox_level, run.started.network),
         "status": run.ended.status if run.ended else "open",
         "episodes": shown,
         "frames": _embedded(run.frames, used),
@@ -86,6 +86,7 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
         _entry("start", "start", start.clip, [], notes=[["instruction", start.instruction]])
     ]
     replies: dict[int, log.Answered] = {}
+    network: list[list[str]] = []  # what was tried since the last entry belongs to the next one
     for event in group[1:]:
         match event:
             case log.Answered(kept=True):
@@ -94,6 +95,10 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 steps.append(_entry("retry", "sampled again", None, steps[-1]["frames"], notes=_said(event)))
             case log.Told():
                 steps[-1]["notes"].append(["told", event.text])
+            case log.Networked():
+                lines = [attempt_line(one) for one in event.attempts if one.over]
+                lines += [event.note] if event.note else []
+                network += [["network", line] for line in lines]
             case log.Resulted():
                 steps.append(_result(event, replies.get(event.step), steps[-1]["frames"]))
             case log.Resumed():
@@ -105,6 +110,9 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 title = f"{event.end}: {'passed' if event.passed else 'not passed'}, score {event.score:g}"
                 entry = _entry("end", title, None, steps[-1]["frames"], notes=notes)
                 steps.append(entry | {"ok": event.passed})
+        if isinstance(event, log.Resulted | log.EpisodeEnded):
+            steps[-1]["notes"] += network
+            network = []
     return {
         "episode": start.episode,
         "task": start.task,

@@ -14,6 +14,7 @@ from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.freeform import NAME, FreeForm
 from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing
@@ -69,6 +70,8 @@ async def run_target(
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
     job_for, task = _resolve(target)
+    if task is not None:
+        check_hosts(task, settings)
     folder = log.new_run_folder(settings.record_dir)
     with stop_on_signals() as stop:
         model = open_model(settings)(task)
@@ -83,6 +86,7 @@ async def run_target(
                     attention=settings.attention,
                     sandbox_level=settings.sandbox_level,
                     on_host=settings.sandbox_level == 0,
+                    network=list(settings.network),
                     options=json.loads(json.dumps(options)),
                 )
             )
@@ -105,6 +109,8 @@ async def resume_target(
     except (KeyError, TypeError):
         raise log.LogError(log.cannot_go_on(run.started)) from None
     job_for, task = _resolve(target)
+    if task is not None:
+        check_hosts(task, settings)
     job = job_for(run.folder)
     groups = run.episodes()
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
@@ -197,6 +203,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "model": started.model,
         "attention": started.attention,
         "sandbox_level": started.sandbox_level,
+        "network": started.network,
         "end": end.end if end else "open",
         "passed": end.passed if end else False,
         "score": end.score if end else 0.0,

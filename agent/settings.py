@@ -104,6 +104,10 @@ class Settings(BaseSettings):
     """
     limits: SandboxLimits = SandboxLimits()
     """A table with any of `memory_mib`, `processes` and `disk_mib`."""
+    network: tuple[str, ...] = ()
+    """Hosts that programs in the sandbox may reach, each `NAME:PORT`, `*.NAME:PORT` for everything below a
+    name, or `NAME:PORT=ADDRESS:PORT` for a machine of your own (docs/sandbox.md).
+    """
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
@@ -147,8 +151,20 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         raise SettingsError(f"A settings file cannot be read ({error}); mend pilotfish.toml.") from None
     if settings.sandbox_level == 0 and flags.get("sandbox_level") != 0:
         raise SettingsError("The setting sandbox_level is 0, but only the flag --sandbox-level 0 can say so.")
+    if settings.network:
+        _check_network(settings)
     if settings.clip_block >= settings.max_clips:
         raise SettingsError(
             f"clip_block is {settings.clip_block}, but must be less than max_clips, {settings.max_clips}."
         )
     return settings
+
+
+def _check_network(settings: Settings) -> None:
+    from pilotfish.sandbox import SandboxError, SandboxSpec  # brings the whole sandbox along
+    from pilotfish.sandbox.network import Network
+
+    try:
+        SandboxSpec(desktop=False, level=settings.sandbox_level, network=Network(settings.network))
+    except SandboxError as error:
+        raise SettingsError(f"The setting network cannot be used: {error}") from None

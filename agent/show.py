@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 from pilotfish.agent import events as log
@@ -38,13 +39,21 @@ class Narrator:
             say(line, self._stream)
 
 
-def sandbox_note(level: int) -> str:
-    """What anybody who looks at a run has to know of its sandbox; '' when it is whole."""
-    if level == 3:
-        return ""
-    from pilotfish.sandbox.levels import meaning  # brings the whole sandbox along
+def sandbox_note(level: int, network: Sequence[str] = ()) -> str:
+    """What anybody who looks at a run has to know of its sandbox; '' when it is whole and has no network."""
+    notes = [f"network: {', '.join(network)}"] if network else []
+    if level != 3:
+        from pilotfish.sandbox.levels import meaning  # brings the whole sandbox along
 
-    return meaning(2 if level == 2 else 0)
+        notes.insert(0, meaning(2 if level == 2 else 0))
+    return "; ".join(notes)
+
+
+def attempt_line(attempt: log.AttemptData) -> str:
+    """One attempt at the network, for a person."""
+    what = f"{attempt.method} {attempt.host}:{attempt.port}" if attempt.port else attempt.host or "a request"
+    size = f", {attempt.sent} bytes out, {attempt.received} in" if attempt.over and attempt.sent else ""
+    return f"{what.strip()} {attempt.verdict}{size}" + (f": {attempt.why}" if attempt.why else "")
 
 
 def steps(count: int) -> str:
@@ -54,8 +63,12 @@ def steps(count: int) -> str:
 
 def _lines(event: log.Event) -> list[str]:
     match event:
-        case log.RunStarted(sandbox_level=level) if level != 3:
-            return [sandbox_note(level)]
+        case log.RunStarted(sandbox_level=level, network=network) if level != 3 or network:
+            return [sandbox_note(level, network)]
+        case log.Networked():
+            lines = [attempt_line(attempt) for attempt in event.attempts if _is_news(attempt)]
+            lines += [event.note] if event.note else []
+            return [f"net   {shortened(line, WIDTH)}" for line in dict.fromkeys(lines)]
         case log.EpisodeStarted():
             return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
         case log.Answered():
@@ -74,6 +87,11 @@ def _lines(event: log.Event) -> list[str]:
             ]
         case _:
             return []
+
+
+def _is_news(attempt: log.AttemptData) -> bool:
+    """An allowed attempt is shown when it begins, and its end only if it failed."""
+    return attempt.over == (attempt.verdict != "allowed")
 
 
 async def ask_on_terminal(text: str) -> bool:

@@ -8,6 +8,7 @@ from pilotfish.sandbox.differences import Change, Diff
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
 from pilotfish.sandbox.files import FileEntry, Files
+from pilotfish.sandbox.network import Attempt, Network, NetworkLog
 from pilotfish.sandbox.pieces import Piece, check
 from pilotfish.sandbox.process import Process
 from pilotfish.sandbox.shell import Shell, ShellResult
@@ -16,6 +17,7 @@ from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 __all__ = [
     "PAGE_ERRORS",
+    "Attempt",
     "Browser",
     "BrowserPage",
     "Change",
@@ -25,6 +27,8 @@ __all__ = [
     "FileEntry",
     "Files",
     "Limits",
+    "Network",
+    "NetworkLog",
     "PageText",
     "Piece",
     "Process",

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from pilotfish.sandbox.as_user import is_real_root, user_for
 from pilotfish.sandbox.bounds import Bounds
 from pilotfish.sandbox.browser import Browser
 from pilotfish.sandbox.browser_driver import find_driver
@@ -30,11 +31,13 @@ from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Disp
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.framebuffer import Framebuffer
+from pilotfish.sandbox.gateway import INNER_SOCKET, Gateway
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.janitor import Janitor
 from pilotfish.sandbox.launch import Launch, starter
 from pilotfish.sandbox.levels import meaning, without_level_3
 from pilotfish.sandbox.link import Link
+from pilotfish.sandbox.network import PROXY_URL, NetworkLog
 from pilotfish.sandbox.pieces import find_chromium, need, start_trouble
 from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import Shell
@@ -68,6 +71,12 @@ _ENV: Mapping[str, str] = {
 }
 
 
+# Some programs read one spelling, some the other.
+_PROXY_ENV = dict.fromkeys(
+    ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), PROXY_URL
+) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+
+
 class Sandbox:
     """An isolated machine: `files`, `shell`, `display`, `browser`, programs, snapshots.
 
@@ -83,6 +92,7 @@ class Sandbox:
         self._starter = starter(spec, folder, workspace)
         self.places = self._starter.places
         self.files = Files(workspace, self.places.workspace)
+        self.network_log = NetworkLog()
         self._folder = folder
         self._snapshots = Snapshots(workspace, spec.snapshots or folder.folder("snapshots"))
         self._display: Display | None = None
@@ -90,6 +100,7 @@ class Sandbox:
         self._browser: Browser | None = None
         self._link: Link | None = None
         self._shell: Shell | None = None
+        self._gateway: Gateway | None = None
         self._monitor: asyncio.subprocess.Process | None = None
         self._inner_pid: int | None = None
         self._janitor: Janitor | None = None
@@ -168,7 +179,8 @@ class Sandbox:
     @property
     def protection(self) -> str:
         """What stands around it, in a sentence to be shown with whatever is shown of a run."""
-        return meaning(self.spec.level)
+        level = meaning(self.spec.level)
+        return f"{level}; {self.spec.network}" if self.spec.network.allow else level
 
     @property
     def bounds(self) -> str:
@@ -193,6 +205,8 @@ class Sandbox:
             env["GIT_CONFIG_NOSYSTEM"] = "1"  # git gives up where it may not look for the machine's settings
         if self._display is not None:
             env["DISPLAY"] = self._display.name
+        if self._gateway is not None:
+            env |= _PROXY_ENV
         return env | dict(self.spec.env)
 
     async def run(
@@ -282,10 +296,18 @@ class Sandbox:
         self._bounds = Bounds(self.spec.limits, self.spec.level, self.places, self._group)
         groups = self._group.folders if self._group else ()
         self._folder.note_groups(groups)
+        if self.spec.network.allow:
+            user = user_for(self.id) if is_real_root() else None
+            self._gateway = await Gateway.start(
+                self.spec.network, self._folder.folder("network"), user, self.network_log
+            )
+            extra[INNER_SOCKET] = self._gateway.socket
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups)
         mounts = Mounts(self.workspace, etc, sockets, screen, chromium, self.spec.read_only, extra, driver)
         await self._start_guest(mounts)
+        if self._gateway is not None:
+            await self._gateway.start_relay(self)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
         # Who may open terminals at level 2 could open those of the user's own programs too.
         self._shell = Shell(
@@ -371,6 +393,8 @@ class Sandbox:
             if self._janitor is not None:
                 steps.push_async_callback(self._janitor.dismiss)
             steps.push_async_callback(asyncio.to_thread, self._remove)
+            if self._gateway is not None:
+                steps.push_async_callback(self._gateway.close)
             steps.callback(self.files.close)
             if self._monitor is not None:
                 steps.push_async_callback(self._end_monitor, self._monitor)

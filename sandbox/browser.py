@@ -25,7 +25,7 @@ from playwright.async_api import Error as PlaywrightError
 from pilotfish.sandbox import browser_reader
 from pilotfish.sandbox.browser_downloads import Downloads
 from pilotfish.sandbox.browser_driver import Driver, Runner, find_driver
-from pilotfish.sandbox.browser_look import PREFERENCES, Look, arguments, wanted_look
+from pilotfish.sandbox.browser_look import PREFERENCES, Look, arguments, proxy_arguments, wanted_look
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.pieces import Chromium, find_chromium
@@ -251,7 +251,7 @@ class Browser:
                 headless=False,
                 no_viewport=True,
                 chromium_sandbox=True,
-                args=arguments(look),
+                args=[*arguments(look), *proxy_arguments(self._box.spec.network)],
                 ignore_default_args=["--enable-automation"],
                 env=dict(self._box.env),
                 handle_sigint=False,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pilotfish.sandbox.browser_downloads import FOLDER
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError
+from pilotfish.sandbox.network import PROXY_URL, Network
 
 # Nothing of the browser's own may appear on the page, and nothing may want the network.
 _FLAGS = (
@@ -113,3 +114,11 @@ def arguments(look: Look) -> list[str]:
     if look.hide_scrollbars:
         words.append("--hide-scrollbars")
     return words
+
+
+def proxy_arguments(network: Network) -> list[str]:
+    """What a network adds to it."""
+    if not network.allow:
+        return []
+    # It looks for new components of itself even when told not to; they would be attempts of nobody's.
+    return [f"--proxy-server={PROXY_URL}", "--component-updater=url-source=http://127.0.0.1:9/"]

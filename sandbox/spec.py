@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.levels import LEVELS, Level
+from pilotfish.sandbox.network import Network
 
 INNER_WORKSPACE = PurePosixPath("/workspace")
 INNER_HOME = PurePosixPath("/home/user")
@@ -84,7 +85,8 @@ class SandboxSpec:
     folder of the host, outside the workspace, that keeps its snapshots; None is a private one too. read_only:
     host folders or files to show inside, {host path: inner path}. env: extra environment of every process
     inside. level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without
-    user namespaces and has neither display nor browser; 0 is nothing at all.
+    user namespaces and has neither display nor browser; 0 is nothing at all. network: the
+    hosts that programs inside may reach; none by default.
     """
 
     width: int = 1280
@@ -97,6 +99,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     level: Level = 3
+    network: Network = field(default_factory=Network)
 
     def __post_init__(self) -> None:
         for side in ("width", "height"):
@@ -116,6 +119,11 @@ class SandboxSpec:
             raise SandboxError(
                 f"sandbox level {self.level} cannot show {first!r} at another path, leave read_only out or "
                 "open it at level 3."
+            )
+        if self.level != 3 and self.network.allow:
+            why = "has no sockets at all" if self.level == 2 else "cannot hold programs to a list"
+            raise SandboxError(
+                f"sandbox level {self.level} {why}, so leave the {self.network} out or open it at level 3."
             )
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:

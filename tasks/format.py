@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from pilotfish.sandbox import Network, SandboxError
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tools.registry import TOOLS
 from pilotfish.tools.words import one_of, short
@@ -55,6 +56,17 @@ def _tool(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    try:
+        Network((value,))
+    except SandboxError as error:
+        raise ValueError(str(error).removesuffix(".")) from None
+    if "=" in value:
+        raise ValueError(f"'{value}' says where a name leads, which is for the person who runs the task")
+    return value
+
+
+Host = Annotated[str, AfterValidator(_host)]
 ToolName = Annotated[str, AfterValidator(_tool)]
 WorkspacePath = Annotated[str, AfterValidator(_workspace_path)]
 Regex = Annotated[str, AfterValidator(_regex)]
@@ -80,19 +92,24 @@ class WebEnvironment(_Strict):
     """The page, relative to the task file; what lies in its folder comes along read-only."""
 
 
-class DesktopEnvironment(_Strict):
+class _WithHosts(_Strict):
+    network: list[Host] = Field(default_factory=list)
+    """Hosts that the task needs, each `NAME:PORT`; the person who runs it has to allow them."""
+
+
+class DesktopEnvironment(_WithHosts):
     """A display with the programs of `setup.launch` on it."""
 
     kind: Literal["desktop"]
 
 
-class ShellEnvironment(_Strict):
+class ShellEnvironment(_WithHosts):
     """A workspace and no display."""
 
     kind: Literal["shell"]
 
 
-class CodeEnvironment(_Strict):
+class CodeEnvironment(_WithHosts):
     """A shell whose workspace may start as a copy of a folder of files."""
 
     kind: Literal["code"]
@@ -328,6 +345,12 @@ class Task(_Strict):
     def feasible(self) -> bool:
         """Whether the task can be done at all; if not, saying so is the one right end."""
         return not any(isinstance(grader, Infeasible) for grader in self.every_grader())
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that it needs of the network; whether it gets them is for the person to say."""
+        environment = self.environment
+        return environment.network if isinstance(environment, _WithHosts) else []
 
     @property
     def name(self) -> str:
