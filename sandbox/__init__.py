@@ -1,7 +1,7 @@
 """An isolated machine for one task: files, shell, display, browser."""
 
 from pilotfish.sandbox.box import Sandbox
-from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage
+from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage, go
 from pilotfish.sandbox.browser_downloads import Download
 from pilotfish.sandbox.browser_reader import PageText, page_element, read_page
 from pilotfish.sandbox.differences import Change, Diff
@@ -43,6 +43,7 @@ __all__ = [
     "Snapshot",
     "Snapshots",
     "check",
+    "go",
     "page_element",
     "read_page",
 ]

@@ -16,10 +16,10 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
-from playwright.async_api import BrowserContext, Dialog, Page
+from playwright.async_api import BrowserContext, Dialog, Page, Response
 from playwright.async_api import Error as PlaywrightError
 
 from pilotfish.sandbox import browser_reader
@@ -36,6 +36,7 @@ PAGE_ERRORS = (PlaywrightError, LookupError, TypeError, ValueError, AttributeErr
 sense.
 """
 
+_Until = Literal["load", "domcontentloaded"]
 _STOP_SECONDS = 1.0
 _OPEN_SECONDS = 60.0
 _GO_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -158,7 +159,7 @@ class Browser:
             try:
                 async with asyncio.timeout(_OPEN_SECONDS):
                     page = await self._fresh_page(look)
-                    await _go(page, url)
+                    await go(page, url)
             except TimeoutError:
                 raise SandboxError(
                     f"page {url!r} was not there after {_OPEN_SECONDS:g} s, call browser.restart()."
@@ -299,17 +300,18 @@ class Browser:
             await driver.close()
 
 
-async def _go(page: Page, url: str) -> None:
+async def go(
+    page: Page, url: str, timeout_ms: float = 30_000, wait_until: _Until = "load"
+) -> Response | None:
     """Navigate. The error page of a failed navigation may still be on its way and break the next one off."""
     for pause_s in _GO_PAUSES_S:
         try:
-            await page.goto(url)
-            return
+            return await page.goto(url, timeout=timeout_ms, wait_until=wait_until)
         except PlaywrightError as error:
             if "interrupted by another navigation" not in error.message:
                 raise
         await asyncio.sleep(pause_s)
-    await page.goto(url)
+    return await page.goto(url, timeout=timeout_ms, wait_until=wait_until)
 
 
 def _first_line(error: Exception) -> str:

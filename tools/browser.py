@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from playwright.async_api import FilePayload, Locator
 
-from pilotfish.sandbox import PAGE_ERRORS, Download, Sandbox, SandboxError, page_element
+from pilotfish.sandbox import PAGE_ERRORS, Download, Sandbox, SandboxError, go, page_element
 from pilotfish.sandbox.browser_downloads import FOLDER
 from pilotfish.tools.base import ToolContext, ToolResult
 from pilotfish.tools.browser_args import WAIT_S, BrowserArgs
@@ -145,7 +145,7 @@ async def _navigate(args: BrowserArgs, tabs: Tabs) -> str:
     elif args.action == "forward":
         going = page.go_forward(timeout=limit_ms, wait_until="domcontentloaded")
     else:
-        going = page.goto(args.url or "", timeout=limit_ms, wait_until="domcontentloaded")
+        going = go(page, args.url or "", limit_ms, "domcontentloaded")
     before = page.url
     tabs.browser.downloads.changed.clear()
     try:
