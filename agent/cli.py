@@ -216,6 +216,12 @@ def run(
         str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit,browser.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
+    review: Annotated[
+        bool,
+        typer.Option(
+            "--review", help="With --workspace: work in a copy of it; `pilotfish apply` brings it over."
+        ),
+    ] = False,
     model: ModelName = None,
     attention: Attention = None,
     record_dir: RecordDir = None,
@@ -250,6 +256,8 @@ def run(
         raise typer.BadParameter(
             "--workspace, --desktop and --tools go with --instruction; a task file has its own"
         )
+    if review and workspace is None:
+        raise typer.BadParameter("--review goes with --workspace")
     from pilotfish.agent.run import Target, run_target
 
     settings = _settings(
@@ -271,6 +279,7 @@ def run(
         desktop=desktop,
         tools=tuple(name.strip() for name in tools.split(",") if name.strip()) if tools else (),
         seed=seed,
+        review=review,
     )
     result = asyncio.run(run_target(target, settings, ask=_asker(as_json), on_event=_narrator(as_json)))
     _finish_run(result, as_json)
@@ -442,6 +451,104 @@ def replay(
     else:
         path = write_replay(found, out, episodes=None if episode is None else [episode])
     _print({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
+
+
+def _changes(folder: Path) -> Any:
+    from pilotfish.agent.changes import Changes
+    from pilotfish.agent.events import read_run
+
+    return Changes(read_run(folder))
+
+
+@app.command()
+def snapshots(
+    folder: Run,
+    remove: Annotated[str | None, typer.Option(help="Forget this snapshot, or all.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what a run's workspace was before each call that could write to it.
+
+    The snapshots lie in the run's folder and go with it; --remove frees their space earlier.
+    """
+    from dataclasses import asdict
+    from datetime import datetime
+
+    changes = _changes(folder)
+    if remove is not None:
+        changes.remove(remove)
+    found = changes.all()
+    lines = [
+        f"{one.id:>5}  {datetime.fromtimestamp(one.time):%Y-%m-%d %H:%M:%S}  {one.files:>7} files "
+        f"{one.bytes:>13,} bytes  {one.label}"
+        for one in found
+    ]
+    _print({"snapshots": [asdict(one) for one in found]}, as_json, lines or ["There are none."])
+
+
+@app.command()
+def diff(
+    folder: Run,
+    before: Annotated[str | None, typer.Argument(help="A snapshot. Default: the first.")] = None,
+    after: Annotated[str | None, typer.Argument(help="A later one. Default: what is there now.")] = None,
+    names: Annotated[bool, typer.Option("--names", help="Only the names, not the lines.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a run changed in its workspace, and first what is run or obeyed by itself later.
+
+    Such are hooks and settings of git, build files, settings of editors, instructions for agents.
+    """
+    from pilotfish.agent.changes import diff_data, diff_lines
+
+    found = _changes(folder).diff(before, after)
+    _print(diff_data(found), as_json, diff_lines(found, text=not names))
+
+
+@app.command()
+def restore(
+    folder: Run,
+    snapshot: Annotated[str | None, typer.Argument(help="Which. Default: the first.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring the workspace of a run back to what it was; what is there now is kept as a snapshot before.
+
+    The exit status is 0 only if all came back.
+    """
+    done = _changes(folder).restore(snapshot)
+    lines = [
+        f"{done['folder']} is as in snapshot {done['snapshot']} again; {done['changed']} files and folders "
+        "were written or removed.",
+        f"What was there before is snapshot {done['before']}.",
+        *(f"But {problem}." for problem in done["problems"]),
+    ]
+    _print(done, as_json, lines)
+    raise typer.Exit(FAILED if done["problems"] else 0)
+
+
+@app.command()
+def apply(
+    folder: Run,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Where both sides changed a file, take the run's.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring what a run with --review did over to the folder it was given.
+
+    What you changed there meanwhile stays. If a file was changed on both sides, nothing is done and the files
+    are named. The exit status is 0 only if all was brought over.
+    """
+    done = _changes(folder).apply(overwrite=overwrite)
+    if done["applied"]:
+        lines = [f"{done['changed']} files and folders of {done['folder']} were written or removed."]
+        lines += [f"The run's {path} replaced yours." for path in done["conflicts"]]
+    else:
+        lines = [
+            "Nothing was brought over, as these were changed on both sides; --overwrite takes the run's:"
+        ]
+        lines += [f"  {path}" for path in done["conflicts"]]
+    lines += [f"But {problem}." for problem in done["problems"]]
+    _print(done, as_json, lines)
+    raise typer.Exit(0 if done["applied"] and not done["problems"] else FAILED)
 
 
 @app.command()

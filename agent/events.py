@@ -174,6 +174,20 @@ class Resulted(Record):
     seconds: float = 0.0
 
 
+class SnapshotTaken(Record):
+    """The workspace was kept before a call that may write. `snapshot` is '' when that failed: `note` says
+    why.
+    """
+
+    type: Literal["snapshot_taken"] = "snapshot_taken"
+    step: int
+    snapshot: str = ""
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
 class Told(Record):
     """A sentence from the loop to the model, such as a nudge to make a call."""
 
@@ -216,6 +230,7 @@ Event = (
     | Resumed
     | EpisodeStarted
     | Answered
+    | SnapshotTaken
     | Intended
     | Resulted
     | Told

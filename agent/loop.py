@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.damage import Rect
+from pilotfish.agent.keeping import Keeper
 from pilotfish.agent.limits import (
     RESAMPLES,
     Answered,
@@ -123,9 +124,16 @@ class Episode:
     """
     keeps_tools: bool = False
     """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
+    keeps_snapshots: bool = False
+    """Whether the workspace is kept before each call that may write to it."""
     _screen: Screen | None = None
     _recorder: Recorder | None = None
     _answer: str = ""
+    _keeper: Keeper | None = None
+
+    def __post_init__(self) -> None:
+        if self.keeps_snapshots:
+            self._keeper = Keeper(self.box, self.events)
 
     async def run(self) -> Outcome:
         """Play the episode to its end and grade it. Raises `log.LogError` only: all else is an outcome."""
@@ -324,6 +332,8 @@ class Episode:
         decision = await self._or_stopped(self.policy.decide(call))
         if not decision.allowed:
             raise Denied(decision.reason)
+        if self._keeper is not None:
+            await self._or_stopped(self._keeper.before(call, self._step))
         self.events.append(log.Intended(step=self._step, call=_call_data(call)))
         context = ToolContext(self.box, self._screen)
         try:

@@ -33,6 +33,7 @@ class Job:
 
     workspace: a folder of the host that keeps the episode's files; None is a private one that goes with the
     sandbox.
+    snapshots: a folder of the host that keeps what the workspace was before each call; None takes none.
     shared: whether the sandbox may serve the next job of the same spec too.
     """
 
@@ -43,6 +44,7 @@ class Job:
     limits: TaskLimits
     seed: int | None = None
     workspace: Path | None = None
+    snapshots: Path | None = None
     shared: bool = False
 
 
@@ -100,6 +102,7 @@ class Player:
             conversation=new_conversation(settings),
             resumed=resumed,
             keeps_tools=job.shared,
+            keeps_snapshots=job.snapshots is not None,
         )
         try:
             outcome = await episode.run()
@@ -118,6 +121,7 @@ class Player:
         spec = replace(spec, limits=settings.limits.put_on(spec.limits))
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
+        spec = replace(spec, snapshots=job.snapshots)
         if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):
             await self._close_box()
         if self._box is None:

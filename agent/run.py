@@ -21,6 +21,7 @@ from pilotfish.agent.resume import standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.sandbox.review import prepare
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.load import find_task
@@ -29,6 +30,8 @@ from pilotfish.tools.registry import TOOLS
 
 DEMO_TASK, DEMO_SEED = "miniwob/login-user", 900_003
 """A page of five steps, with a seed that neither trains the model that ships nor measures it."""
+SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
+"""Folders of a run: what its workspace was before each call, and the workspace if it has no other."""
 OnEvent = Callable[[log.Event], None]
 
 
@@ -42,6 +45,8 @@ class Target:
     desktop: bool = False
     tools: tuple[str, ...] = ()
     seed: int | None = None
+    review: bool = False
+    """Work in a copy of the workspace, which is itself untouched until the changes are brought over."""
 
 
 def policy_of(settings: Settings, ask: Ask | None) -> Policy:
@@ -73,6 +78,7 @@ async def run_target(
     if task is not None:
         check_hosts(task, settings)
     folder = log.new_run_folder(settings.record_dir)
+    _keep_apart(target, folder)
     with stop_on_signals() as stop:
         model = open_model(settings)(task)
         with log.EventLog(folder, on_event) as events:
@@ -131,6 +137,15 @@ async def resume_target(
     return report(log.read_run(run.folder))
 
 
+def _keep_apart(target: Target, folder: Path) -> None:
+    """Raise `TaskError` for a run whose log and snapshots its own programs could rewrite."""
+    if target.workspace is not None and folder.resolve().is_relative_to(Path(target.workspace).resolve()):
+        raise TaskError(
+            f"The run's folder {folder.absolute()} would lie in the workspace, where programs inside could "
+            "rewrite it; choose another place with --record-dir."
+        )
+
+
 def _taken_over(unknown: log.CallData | None) -> str:
     if unknown is None:
         return "The run goes on after its last finished step."
@@ -171,21 +186,29 @@ def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
         keeps_files = task.environment.kind in ("shell", "code")
         workspace = _workspace(folder) if keeps_files else None
         seed = target.seed
-        return Job(0, task.name, environment_for(task), task.tools, task.limits, seed, workspace)
+        kept = folder / SNAPSHOTS if keeps_files else None
+        return Job(0, task.name, environment_for(task), task.tools, task.limits, seed, workspace, kept)
 
     return job, task
 
 
 def _free_job(target: Target, folder: Path) -> Job:
-    workspace = Path(target.workspace) if target.workspace else _workspace(folder)
+    if target.workspace and not target.review:
+        workspace = Path(target.workspace)
+    elif target.workspace:
+        workspace = folder / WORKSPACE
+        prepare(Path(target.workspace), workspace, folder / SNAPSHOTS)
+    else:
+        workspace = _workspace(folder)
     environment = FreeForm(target.instruction or "", workspace, target.desktop)
     default = ("computer", "shell", "edit") if target.desktop else ("shell", "edit")
     kept = None if target.desktop else workspace
-    return Job(0, NAME, environment, target.tools or default, Limits(), None, kept)
+    tools = target.tools or default
+    return Job(0, NAME, environment, tools, Limits(), None, kept, folder / SNAPSHOTS)
 
 
 def _workspace(folder: Path) -> Path:
-    path = folder / "workspace"
+    path = folder / WORKSPACE
     path.mkdir(parents=True, exist_ok=True)
     return path
 

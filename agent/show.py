@@ -78,6 +78,8 @@ def _lines(event: log.Event) -> list[str]:
         case log.Resulted():
             word = f" ({event.clip.word})" if event.clip else ""
             return [f"      {shortened(event.text, WIDTH)}{word}"]
+        case log.SnapshotTaken():
+            return [f"      {shortened(event.note, 2 * WIDTH)}"] if event.note else []
         case log.Resumed():
             return [event.note] if event.note else []
         case log.EpisodeEnded():

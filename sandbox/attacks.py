@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from pilotfish.sandbox.box import Sandbox
 from pilotfish.sandbox.desktop_scenes import DESKTOP_SCENES
+from pilotfish.sandbox.host_scenes import HOST_SCENES
 from pilotfish.sandbox.levels import Level
 from pilotfish.sandbox.network_scenes import NETWORK_SCENES
 from pilotfish.sandbox.pieces import find_python
@@ -33,7 +34,7 @@ from pilotfish.sandbox.scenes import SCENES as PLAIN_SCENES
 from pilotfish.sandbox.spec import SandboxSpec
 from pilotfish.sandbox.syscalls import NUMBERS
 
-SCENES = (*PLAIN_SCENES, *NETWORK_SCENES, *DESKTOP_SCENES)
+SCENES = (*PLAIN_SCENES, *NETWORK_SCENES, *DESKTOP_SCENES, *HOST_SCENES)
 ATTACKED: tuple[Level, ...] = (3, 2)
 TOKEN = "PILOTFISH_ATTACK_TOKEN"
 

@@ -38,7 +38,7 @@ from pilotfish.sandbox.launch import Launch, starter
 from pilotfish.sandbox.levels import meaning, without_level_3
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.network import PROXY_URL, NetworkLog
-from pilotfish.sandbox.pieces import find_chromium, need, start_trouble
+from pilotfish.sandbox.pieces import check_apart, find_chromium, need, start_trouble
 from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import Shell
 from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
@@ -134,6 +134,8 @@ class Sandbox:
         folder = HostFolder()
         try:
             workspace = folder.folder("workspace") if spec.workspace is None else spec.workspace.resolve()
+            if spec.level == 3:
+                check_apart(need("bwrap", "to isolate the sandbox", "bubblewrap"), workspace)
             box = cls(spec, folder, workspace)
         except BaseException:
             folder.remove()
@@ -256,6 +258,10 @@ class Sandbox:
     async def diff(self, before: str, after: str | None = None, *, text: bool = False) -> Diff:
         """What changed from one snapshot to another, or to now; `text` adds the lines."""
         return await _on_files(lambda goes_on: self._snapshots.diff(before, after, text=text))
+
+    def find_snapshot(self, snapshot: str) -> Snapshot:
+        """What there is to say of one."""
+        return self._snapshots.find(snapshot)
 
     async def snapshots(self) -> list[Snapshot]:
         """All that there are, oldest first."""

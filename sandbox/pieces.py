@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from pilotfish.sandbox import cgroup, landlock
 from pilotfish.sandbox.drop import FAILED
-from pilotfish.sandbox.errors import SandboxUnavailable
+from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 
 CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
 _CHROMIUM_PLACES = (
@@ -89,6 +89,17 @@ def need(program: str, purpose: str, package: str) -> str:
     if path is None:
         raise SandboxUnavailable(f"{program} is missing, it is needed {purpose}: apt-get install {package}")
     return path
+
+
+def check_apart(program: str, workspace: Path) -> None:
+    """Raise `SandboxError` for a program of the trusted side that programs inside could replace."""
+    if Path(program).resolve().is_relative_to(workspace) or Path(program).absolute().is_relative_to(
+        workspace
+    ):
+        raise SandboxError(
+            f"{program} lies in the workspace, where programs inside could replace it: take its folder "
+            "out of PATH."
+        )
 
 
 def start_trouble(stderr: str) -> SandboxUnavailable:

@@ -129,39 +129,43 @@ class Snapshots:
         When it cannot be finished, what was done stays and the snapshot too, so that it can be tried again.
         """
         wanted = self.find(snapshot)
+        done = self.become(self.tree(snapshot), goes_on)
+        with self._open_workspace() as root:
+            os.fchmod(root, wanted.mode)
+            os.utime(root, ns=(wanted.modified_ns, wanted.modified_ns))
+        return done
+
+    def become(self, want: Node, goes_on: GoesOn = _always) -> Restored:
+        """Make the workspace any tree whose content is in the store."""
         with self._locked() as objects, self._open_workspace() as root:
             try:
-                known = self._newest(objects)
-                want = loaded(objects, wanted.tree, known)
-                have = Scan(root, None, self._bounds, goes_on).run(known)
+                have = Scan(root, None, self._bounds, goes_on).run(self._newest(objects))
                 work = PutBack(root, objects, goes_on)
                 os.fchmod(root, 0o700 | stat.S_IMODE(os.fstat(root).st_mode))
                 work.run(want, have)
-                os.fchmod(root, wanted.mode)
-                os.utime(root, ns=(wanted.modified_ns, wanted.modified_ns))
+            except OSError as error:
+                raise SandboxError(_trouble("not all files could be written", error)) from error
+        return Restored(work.changed, tuple(work.problems))
+
+    def tree(self, snapshot: str) -> Node:
+        """What a snapshot holds."""
+        wanted = self.find(snapshot)
+        with self._locked() as objects:
+            try:
+                return loaded(objects, wanted.tree, self._newest(objects))
             except Damaged as error:
                 raise SandboxError(
                     f"snapshot {snapshot!r} is damaged ({error}), nothing was changed: choose another."
                 ) from error
-            except OSError as error:
-                what = f"snapshot {snapshot!r} could not be restored in full"
-                raise SandboxError(_trouble(what, error)) from error
-        return Restored(work.changed, tuple(work.problems))
 
     def diff(self, before: str, after: str | None = None, *, text: bool = False) -> Diff:
         """What changed from one snapshot to another, or to now. text: with the lines that changed."""
-        first = self.find(before)
-        second = None if after is None else self.find(after)
+        old, new, root = self.tree(before), None if after is None else self.tree(after), None
         with self._locked() as objects, contextlib.ExitStack() as stack:
             try:
-                known = self._newest(objects)
-                old = loaded(objects, first.tree, known)
-                root = None
-                if second is not None:
-                    new = loaded(objects, second.tree, known)
-                else:
+                if new is None:
                     root = stack.enter_context(self._open_workspace())
-                    new = Scan(root, None, self._bounds, _always).run(known)
+                    new = Scan(root, None, self._bounds, _always).run(self._newest(objects))
                 return compare(old, new, objects if text else None, root)
             except Damaged as error:
                 raise SandboxError(f"a snapshot is damaged ({error}): compare others.") from error
@@ -187,18 +191,20 @@ class Snapshots:
 
     def entries(self, snapshot: str) -> dict[str, Entry]:
         """Everything in a snapshot, by path."""
-        wanted = self.find(snapshot)
-        with self._locked() as objects:
-            try:
-                return dict(entries_of(loaded(objects, wanted.tree)))
-            except Damaged as error:
-                raise SandboxError(f"snapshot {snapshot!r} is damaged ({error}): choose another.") from error
+        return dict(entries_of(self.tree(snapshot)))
 
     def remove(self, snapshot: str) -> None:
         """Forget one snapshot, and what only it was made of."""
         self.find(snapshot)
         with self._locked() as objects:
             self._record_of(snapshot).unlink(missing_ok=True)
+            self._sweep(objects)
+
+    def clear(self) -> None:
+        """Forget all snapshots."""
+        with self._locked() as objects:
+            for number in self._numbers():
+                self._record_of(str(number)).unlink(missing_ok=True)
             self._sweep(objects)
 
     def _make_room(self, objects: Objects) -> int:

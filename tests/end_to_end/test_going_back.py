@@ -1,0 +1,220 @@
+# ruff: noqa: ASYNC240 - nothing else runs in these event loops
+"""A run's workspace is kept before each call; `diff`, `restore`, `snapshots` and `apply` for people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.agent import events as log
+from pilotfish.agent.keeping import may_write
+from pilotfish.agent.player import Player
+from pilotfish.agent.policy import Policy
+from pilotfish.agent.run import Target, _resolve
+from pilotfish.agent.settings import Settings
+from pilotfish.model.protocol import Message
+from pilotfish.model.scripted import ScriptedModel
+
+from .conftest import call, turn
+
+PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
+
+
+def pilotfish(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PILOTFISH, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=90,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    done = pilotfish(*arguments, "--json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found | {"status": done.returncode}
+
+
+async def play(target: Target, folder: Path, script: Sequence[Message]) -> log.RunLog:
+    """A run as `pilotfish run` makes it, played by a script."""
+    job_for, _ = _resolve(target)
+    settings = Settings()
+    with log.EventLog(folder) as events:
+        options = json.loads(
+            json.dumps({"target": asdict(target), "settings": settings.model_dump(mode="json")})
+        )
+        started = log.RunStarted(
+            run=folder.name, pilotfish="0", command="run", model="scripted", options=options
+        )
+        events.append(started)
+        async with Player(settings, events, Policy(), asyncio.Event()) as player:
+            await player.play(job_for(folder), ScriptedModel(list(script)))
+        events.append(log.RunEnded(status="finished"))
+    return log.read_run(folder)
+
+
+def shell(command: str) -> Message:
+    return turn(call("shell", command=command))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of the user's."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a.py").write_text("one\ntwo\n")
+    (folder / "b.py").write_text("b\n")
+    return folder
+
+
+SCRIPT = [
+    turn(call("edit", command="view", path="a.py")),
+    turn(call("edit", command="replace", path="a.py", old_text="two", new_text="2")),
+    shell("rm b.py; mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo done"),
+    shell("echo again > c.txt"),
+    turn(text="Finished."),
+]
+
+
+async def test_each_writing_call_can_be_gone_back_on(project: Path, tmp_path: Path) -> None:
+    target = Target(instruction="Work.", workspace=str(project))
+    run = await play(target, tmp_path / "runs" / "r", SCRIPT)
+    taken = [event for event in run.events if isinstance(event, log.SnapshotTaken)]
+    assert [(event.step, event.snapshot, event.files, event.note) for event in taken] == [
+        (2, "1", 2, ""),
+        (3, "2", 2, ""),
+        (4, "3", 2, ""),
+    ]
+    kinds = [event.type for event in run.events]
+    assert kinds[kinds.index("snapshot_taken") + 1] == "intended"
+
+    listed = as_json("snapshots", run.folder)["snapshots"]
+    assert [one["label"] for one in listed] == [
+        "before step 2, edit",
+        "before step 3, shell",
+        "before step 4, shell",
+    ]
+    found = as_json("diff", run.folder)
+    assert {one["path"]: (one["how"], one["runs"]) for one in found["changes"]} == {
+        ".git": ("added", "git"),
+        ".git/hooks": ("added", "git"),
+        ".git/hooks/pre-commit": ("added", "git"),
+        "a.py": ("changed", ""),
+        "b.py": ("removed", ""),
+        "c.txt": ("added", ""),
+    }
+    shown = pilotfish("diff", run.folder, 2, 3).stdout
+    assert shown.startswith("Look at these first, as they are run or obeyed by themselves")
+    assert "\n-b\n" in shown
+    assert "a.py" not in shown
+
+    (project / "mine.txt").write_text("written after the run")
+    done = as_json("restore", run.folder, 2)
+    assert (done["status"], done["before"], done["problems"]) == (0, "4", [])
+    assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
+    assert (project / "a.py").read_text() == "one\n2\n"
+    assert pilotfish("restore", run.folder).returncode == 0
+    assert (project / "a.py").read_text() == "one\ntwo\n"
+    assert as_json("restore", run.folder, 4)["status"] == 0
+    assert (project / "mine.txt").read_text() == "written after the run"
+    assert (project / ".git" / "hooks" / "pre-commit").read_text() == "evil\n"
+
+    assert len(as_json("snapshots", run.folder, "--remove", 1)["snapshots"]) == 5
+    assert as_json("snapshots", run.folder, "--remove", "all")["snapshots"] == []
+    assert "has no snapshots" in as_json("diff", run.folder)["error"]
+
+
+async def test_review_leaves_the_folder_alone_until_it_is_applied(project: Path, tmp_path: Path) -> None:
+    target = Target(instruction="Work.", workspace=str(project), review=True)
+    run = await play(target, tmp_path / "runs" / "r", SCRIPT)
+    assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
+    assert (project / "a.py").read_text() == "one\ntwo\n"
+    assert {one["path"] for one in as_json("diff", run.folder)["changes"]} >= {"a.py", "b.py", "c.txt"}
+
+    (project / "a.py").write_text("mine\n")
+    (project / "own.txt").write_text("mine")
+    refused = as_json("apply", run.folder)
+    assert (refused["status"], refused["applied"], refused["conflicts"]) == (1, False, ["a.py"])
+    assert (project / "b.py").exists()
+    done = as_json("apply", run.folder, "--overwrite")
+    assert (done["status"], done["conflicts"]) == (0, ["a.py"])
+    assert (project / "a.py").read_text() == "one\n2\n"
+    assert not (project / "b.py").exists()
+    assert (project / "own.txt").read_text() == "mine"
+    again = as_json("apply", run.folder)
+    assert (again["status"], again["changed"]) == (0, 0)
+
+    labels = {one["label"]: one["id"] for one in as_json("snapshots", run.folder)["snapshots"]}
+    assert as_json("restore", run.folder, labels["before it was brought over"])["changed"] > 0
+    assert (project / "b.py").exists()
+    assert as_json("restore", run.folder)["folder"] == str(project)
+    assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
+
+
+async def test_a_run_goes_on_when_nothing_can_be_kept(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "runs" / "r"
+    folder.mkdir(parents=True)
+    (folder / "snapshots").write_text("a file is in the way")
+    run = await play(Target(instruction="Work.", workspace=str(project)), folder, SCRIPT)
+    taken = [event for event in run.events if isinstance(event, log.SnapshotTaken)]
+    assert len(taken) == 1, "said once"
+    assert taken[0].note.startswith("Steps from here on cannot be gone back on: snapshots cannot be kept in")
+    assert (project / "c.txt").exists()
+
+
+def test_a_run_folder_in_the_workspace_is_refused(project: Path) -> None:
+    done = pilotfish("run", "--instruction", "x", "--workspace", ".", "--json", cwd=project)
+    assert done.returncode == 2
+    assert "choose another place with --record-dir" in json.loads(done.stdout)["error"]
+    assert not (project / "runs").exists()
+
+
+async def test_what_has_nothing_to_go_back_to_says_so(project: Path, tmp_path: Path) -> None:
+    run = await play(
+        Target(instruction="Say.", workspace=str(project)), tmp_path / "r", [turn(text="Hello.")]
+    )
+    for command in ("diff", "restore", "snapshots", "apply"):
+        done = as_json(command, run.folder)
+        assert (done["status"], "has no snapshots" in done["error"]) == (1, True)
+    run = await play(Target(instruction="Work.", workspace=str(project)), tmp_path / "s", SCRIPT)
+    assert "start a run with --review" in as_json("apply", run.folder)["error"]
+    assert "there is no snapshot '9', there are 1 to 3" in as_json("restore", run.folder, 9)["error"]
+
+
+async def test_nobody_goes_back_under_a_run(project: Path, tmp_path: Path) -> None:
+    run = await play(Target(instruction="Work.", workspace=str(project)), tmp_path / "r", SCRIPT)
+    with log.EventLog(run.folder):
+        done = as_json("restore", run.folder)
+    assert "is being written by another process" in done["error"]
+    assert (project / "c.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "may"),
+    [
+        ("shell", {"command": "ls"}, True),
+        ("edit", {"command": "create"}, True),
+        ("edit", {"command": "view"}, False),
+        ("edit", {"command": "undo"}, True),
+        ("computer", {"action": "left_click"}, True),
+        ("computer", {"action": "key"}, True),
+        ("computer", {"action": "screenshot"}, False),
+        ("computer", {"action": "mouse_move"}, False),
+        ("something else", {}, True),
+    ],
+)
+def test_which_calls_may_write(name: str, arguments: dict[str, str], may: bool) -> None:
+    assert may_write(call(name, **arguments)) is may
