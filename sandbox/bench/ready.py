@@ -83,7 +83,7 @@ def _container(engine: str) -> Row:
         return Row(what, note="not installed")
     listing = subprocess.run([engine, "image", "ls", "--quiet"], capture_output=True, text=True, check=False)
     if listing.returncode != 0:
-        return Row(what, note=f"it does not run here ({listing.stderr.strip().splitlines()[-1][:80]})")
+        return Row(what, note=f"it does not run here ({_first_sentence(listing.stderr)})")
     if not listing.stdout.split():
         return Row(what, note="there is no image")
     argv = [engine, "run", "--rm", "--network=none", listing.stdout.split()[0], "true"]
@@ -93,8 +93,12 @@ def _container(engine: str) -> Row:
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         taken.append((time.perf_counter() - start) * 1000)
         if done.returncode != 0:
-            return Row(what, note=f"it failed ({done.stderr.strip().splitlines()[-1][:80]})")
+            return Row(what, note=f"it failed ({_first_sentence(done.stderr)})")
     return row(what, taken)
+
+
+def _first_sentence(text: str) -> str:
+    return text.strip().partition(". ")[0].partition("\n")[0]
 
 
 async def _first_command(box: Sandbox) -> None:
