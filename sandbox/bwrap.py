@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pilotfish.sandbox import calls, guest, watchdog
 from pilotfish.sandbox.browser_driver import INNER_DRIVER
 from pilotfish.sandbox.framebuffer import INNER_SCREEN
 from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
 GUEST_SCRIPT = Path(__file__).with_name("guest.py")
-_WATCHDOG_SCRIPT = GUEST_SCRIPT.with_name("watchdog.py")
+# What PID 1 is made of. It is imported here so that Python has compiled it.
+_INSIDE = (guest, calls, watchdog)
 _INNER_SCRIPTS = "/run/pilotfish"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
@@ -149,7 +151,7 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
         argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
     for inner, host in mounts.made_files.items():
         argv += ["--ro-bind", str(host), inner]
-    for script in (GUEST_SCRIPT, _WATCHDOG_SCRIPT):
+    for script in (Path(str(module.__file__)) for module in _INSIDE):
         for form in filter(Path.exists, (script, compiled(script))):
             argv += ["--ro-bind", str(form), f"{_INNER_SCRIPTS}/{form.relative_to(GUEST_SCRIPT.parent)}"]
     if mounts.browser is not None and mounts.browser.folder is not None:
@@ -166,8 +168,8 @@ def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int
     # Without these two a program could fill memory through the empty folders that carry the mounts.
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(INNER_WORKSPACE)]
     argv += ["--setenv", "LANG", "C.UTF-8"]
-    guest = f"{_INNER_SCRIPTS}/{GUEST_SCRIPT.name}"
-    return [*argv, "--", *script_argv(find_python()[0], guest, str(control_fd), str(filter_fd))]
+    inner_guest = f"{_INNER_SCRIPTS}/{GUEST_SCRIPT.name}"
+    return [*argv, "--", *script_argv(find_python()[0], inner_guest, str(control_fd), str(filter_fd))]
 
 
 def probe_argv() -> list[str]:

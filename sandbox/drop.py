@@ -14,11 +14,14 @@ for it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import struct
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STAGE = "/tmp"
 FAILED = "drop: "
@@ -33,7 +36,9 @@ _LAST_ID = 2**32 - 1
 
 _SIGKILL = 9
 
-_libc = ctypes.CDLL(None, use_errno=True)
+# The module that lies beside this one, and what it makes of the C library.
+_calls: Any
+_libc: Any
 
 
 def _fail(what: str, error: OSError) -> None:
@@ -42,16 +47,14 @@ def _fail(what: str, error: OSError) -> None:
 
 
 def _call(number: int, *arguments: int | bytes) -> int:
-    wide = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    result = _libc.syscall(ctypes.c_long(number), *wide)
-    if result < 0:
-        raise OSError(ctypes.get_errno(), "")
-    return int(result)
+    result = int(_libc.syscall(number, *arguments))
+    _check(result)
+    return result
 
 
 def _check(result: int) -> None:
     if result < 0:
-        raise OSError(ctypes.get_errno(), "")
+        raise OSError(_calls.get_errno(), "")
 
 
 def _swapped(owner: int, user: int) -> str:
@@ -156,6 +159,9 @@ def _stage(shares: list[str], user: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    global _calls, _libc
+    _calls = __import__("calls")
+    _libc = _calls.Library()
     user, words = int(arguments[0]), arguments[1:]
     end = words.index("--")
     _stage(words[:end], user)

@@ -7,8 +7,8 @@ JSON. FILTER and RULES are descriptors of what every program is confined by: a s
 and a Landlock ruleset (`landlock.py`). In each FOLDER, files are changed for programs that may not do it
 themselves (`clerk.py`).
 
-Every sandbox waits for this to start, so it imports next to nothing: with json, socket, selectors, signal and
-contextlib it would take twice as long.
+Every sandbox waits for this to start, so it imports next to nothing: with ctypes, json, socket, selectors,
+signal and contextlib it would take more than twice as long.
 
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
           "confine": true, "keep": false} with one descriptor attached for each number in "fds";
@@ -32,7 +32,6 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
 import _thread
-import ctypes
 import fcntl
 import marshal
 import os
@@ -60,8 +59,10 @@ LANDLOCK_RESTRICT_SELF = 446
 RULES_FD = 512
 KILL_SECONDS = 10.0
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_watchdogs: Any  # the module, which lies beside this one
+# Modules that lie beside this one, and what `calls.py` makes of the C library.
+_calls: Any
+_libc: Any
+_watchdogs: Any
 
 
 class Walls:
@@ -71,9 +72,9 @@ class Walls:
         self.rules = rules
         self.folders = folders
         self.clerks: Any = __import__("clerk") if folders else None
-        self.steps = ctypes.create_string_buffer(program, len(program))
+        self.steps = _calls.Buffer(program)
         # struct sock_fprog: how many steps of 8 bytes, and where they are.
-        self.program = struct.pack("@HP", len(program) // 8, ctypes.addressof(self.steps))
+        self.program = struct.pack("@HP", len(program) // 8, self.steps.address)
 
     @classmethod
     def from_words(cls, words: list[str]) -> Walls:
@@ -91,7 +92,7 @@ class Walls:
 
         clerk: where the descriptor goes at which the clerk hears of calls, if there is a clerk.
         """
-        if self.rules < 0 and not len(self.steps):
+        if self.rules < 0 and not self.steps.size:
             return
         self.check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         if self.rules >= 0:
@@ -101,7 +102,7 @@ class Walls:
             self.check(listener)
             clerk.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("@i", listener))])
             os.close(listener)
-        elif len(self.steps):
+        elif self.steps.size:
             self.check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.program, 0, 0))
 
     def serve(self, clerk: socket.socket) -> None:
@@ -113,7 +114,7 @@ class Walls:
     @staticmethod
     def check(result: int) -> None:
         if result < 0:
-            raise OSError(ctypes.get_errno(), "walls")
+            raise OSError(_calls.get_errno(), "walls")
 
 
 def receive(control: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
@@ -419,14 +420,15 @@ class Guest:
 
 
 def main(words: list[str]) -> None:
+    global _calls, _libc, _watchdogs
+    _calls, _watchdogs = __import__("calls"), __import__("watchdog")
+    _libc = _calls.Library()
     # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
     control = socket.socket(fileno=int(words[0]))
     os.set_inheritable(control.fileno(), False)
     walls = Walls.from_words(words[1:])
-    global _watchdogs
-    _watchdogs = __import__("watchdog")
     sys.path.pop()  # programs may write where this file lies
     os.closerange(3, control.fileno())  # what bubblewrap left open
     os.closerange(control.fileno() + 1, HIGH_FD)
