@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.framebuffer import Framebuffer
 from pilotfish.sandbox.gateway import INNER_SOCKET, Gateway
 from pilotfish.sandbox.hostdir import HostFolder
+from pilotfish.sandbox.inside.processes import end_below, look_at, send_signal
 from pilotfish.sandbox.janitor import Janitor
 from pilotfish.sandbox.launch import Launch, starter
 from pilotfish.sandbox.levels import meaning, without_level_3
@@ -43,12 +45,16 @@ from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import Shell
 from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
+from pilotfish.sandbox.vitals import Vitals
 
 T = TypeVar("T")
 
 BOX_VARIABLE = "PILOTFISH_BOX"
 _START_SECONDS = 20.0
 _CLOSE_SECONDS = 1.5
+_FROZEN_SECONDS = 0.25  # between two looks whether what is to end is frozen
+_FORCE_SECONDS = 5.0
+_BROWSER_SECONDS = 5.0
 _OWN_PROCESSES = 16  # what the sandbox itself needs besides the programs
 _SWEEP_SECONDS = 15.0
 
@@ -99,6 +105,7 @@ class Sandbox:
         self._framebuffer: Framebuffer | None = None
         self._browser: Browser | None = None
         self._link: Link | None = None
+        self._vitals = Vitals()
         self._shell: Shell | None = None
         self._gateway: Gateway | None = None
         self._monitor: asyncio.subprocess.Process | None = None
@@ -199,6 +206,14 @@ class Sandbox:
         return self._link is not None and self._link.is_open
 
     @property
+    def trouble(self) -> str | None:
+        """What makes it useless, in a sentence: a part that has ended or was frozen. None while all is well.
+
+        It is known within 2 seconds. What still runs goes on until the sandbox is closed.
+        """
+        return self._vitals.trouble or (None if self._link is None or self.is_open else self._link.reason)
+
+    @property
     def env(self) -> dict[str, str]:
         """The environment of every program inside. Nothing of the host's own environment is in it."""
         env = {**_ENV, BOX_VARIABLE: self.id, "HOME": str(self.places.home)}
@@ -221,17 +236,17 @@ class Sandbox:
         capture: bool = True,
         fds: Mapping[int, int] | None = None,
         own_sandbox: bool = False,
-        keep: bool = False,
+        vital: str | None = None,
     ) -> Process:
         """Start a program inside and return when it runs (not when it ends).
 
         env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor
         or bytes (nothing by default); capture=False discards the output; fds hands over more descriptors,
         {number inside: descriptor here}; own_sandbox lets it make the namespaces that Chromium's own sandbox
-        needs; keep: it is a part of the sandbox, to be spared where memory runs out. Raises `SandboxError`
-        when it cannot be started.
+        needs; vital: what it is, if the sandbox is useless without it (see `trouble`), which spares it where
+        memory runs out. Raises `SandboxError` when it cannot be started.
         """
-        return await start_process(
+        process = await start_process(
             self._running(),
             list(argv),
             env=self.env | dict(env or {}),
@@ -241,8 +256,11 @@ class Sandbox:
             capture=capture,
             fds=fds,
             confine=not own_sandbox,
-            keep=keep,
+            keep=vital is not None,
         )
+        if vital is not None:
+            self._vitals.add(vital, process)
+        return process
 
     async def snapshot(self, label: str = "") -> str:
         """Keep the workspace's files as they are now; returns an id. Only what changed is read."""
@@ -277,8 +295,10 @@ class Sandbox:
         await asyncio.shield(self._closing)
 
     def _running(self) -> Link:
-        if self._link is None or not self._link.is_open:
-            raise SandboxError("the sandbox has ended, open a new one.")
+        if self._link is None:
+            raise SandboxError("the sandbox is not running, open a new one.")
+        if not self._link.is_open:
+            raise SandboxError(self._link.reason)
         return self._link
 
     async def _start(self) -> None:
@@ -309,7 +329,7 @@ class Sandbox:
             )
             extra[INNER_SOCKET] = self._gateway.socket
         display = self._display.number if self._display else None
-        self._janitor = await Janitor.hire(self._folder.path, display, groups)
+        self._janitor = await Janitor.hire(self._folder.path, display, groups, self.spec.level == 3)
         mounts = Mounts(self.workspace, etc, sockets, screen, chromium, self.spec.read_only, extra, driver)
         await self._start_guest(mounts)
         if self._gateway is not None:
@@ -345,8 +365,7 @@ class Sandbox:
             theirs.close()
             os.close(status_write)
             status_write = -1
-            # Below level 3 this is the guest itself, which is to end everything before it ends.
-            if self._janitor is not None and self.spec.level == 3:
+            if self._janitor is not None:
                 await self._janitor.watch(self._monitor.pid)
             self._link = Link(ours)
             await self._admit(self._monitor.pid)
@@ -354,6 +373,7 @@ class Sandbox:
             self._inner_pid = _inner_pid(status_read)
             # PID 1 may have been started before its parent was in the group; programs are not until later.
             await self._admit(self._inner_pid)
+            self._vitals.watch_guest(self._link, self._inner_pid or self._monitor.pid)
         except BaseException:
             if self._link is None:
                 ours.close()
@@ -400,14 +420,15 @@ class Sandbox:
                 steps.push_async_callback(self._janitor.dismiss)
             steps.push_async_callback(asyncio.to_thread, self._remove)
             if self._gateway is not None:
-                steps.push_async_callback(self._gateway.close)
+                steps.push_async_callback(_within, _FORCE_SECONDS, self._gateway.close)
             steps.callback(self.files.close)
+            if self._browser is not None:
+                steps.push_async_callback(_within, _BROWSER_SECONDS, self._browser.close)
             if self._monitor is not None:
                 steps.push_async_callback(self._end_monitor, self._monitor)
             if self._link is not None:
                 steps.callback(self._link.close)  # the guest ends at this end of file, and all others with it
-            if self._browser is not None:
-                steps.push_async_callback(self._browser.close)
+            steps.callback(self._vitals.close)
 
     def _remove(self) -> None:
         try:
@@ -417,18 +438,35 @@ class Sandbox:
             self._folder.remove()
 
     async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
-        try:
-            # Below level 3 the guest itself ends all programs, one by one.
-            await asyncio.wait_for(monitor.wait(), _CLOSE_SECONDS if self.spec.level == 3 else _SWEEP_SECONDS)
-        except TimeoutError:
-            # First the inner PID 1, so that bubblewrap still is there to collect it. Before there is one, a
-            # half of bubblewrap may wait for the other for ever: both are in one group.
-            with contextlib.suppress(ProcessLookupError):
-                if self._inner_pid is not None:
-                    os.kill(self._inner_pid, signal.SIGKILL)
-                else:
-                    os.killpg(monitor.pid, signal.SIGKILL)
-            await monitor.wait()
+        """The guest has been told to end; see that it does, also when it is frozen."""
+        # Below level 3 the guest itself ends all programs, one by one.
+        deadline = time.monotonic() + (_CLOSE_SECONDS if self.spec.level == 3 else _SWEEP_SECONDS)
+        while not _is_stopped(monitor.pid) and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(monitor.wait(), min(left, _FROZEN_SECONDS))
+                return
+        if self.spec.level != 3:
+            await asyncio.to_thread(end_below, monitor.pid, _FORCE_SECONDS)
+        elif self._inner_pid is not None:
+            # First the inner PID 1, so that bubblewrap still is there to collect it.
+            send_signal(self._inner_pid, signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(monitor.wait(), _FROZEN_SECONDS)
+        # Without a PID 1, a half of bubblewrap may wait for the other for ever; both are in one group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(monitor.pid, signal.SIGKILL)
+        await _within(_FORCE_SECONDS, monitor.wait)
+
+
+def _is_stopped(pid: int) -> bool:
+    entry = look_at(pid)
+    return entry is not None and entry.is_stopped
+
+
+async def _within(seconds: float, step: Callable[[], Awaitable[object]]) -> None:
+    """Take a step of closing, but go on without it after so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(step(), seconds)
 
 
 def _written(path: Path, text: str) -> Path:

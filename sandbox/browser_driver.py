@@ -21,7 +21,6 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 import playwright
-from playwright.async_api import Error as PlaywrightError
 from playwright.async_api import Playwright, async_playwright
 
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
@@ -86,7 +85,10 @@ class Driver:
         try:
             async with asyncio.timeout(_START_S):
                 await driver._start()
-        except (PlaywrightError, TimeoutError, OSError) as error:
+        except SandboxError:
+            await driver.close()
+            raise
+        except Exception as error:  # Playwright's own, and a plain one where the driver ends as it starts
             await driver.close()
             raise SandboxError(
                 f"the browser's driver could not start ({type(error).__name__}), the machine may be "

@@ -14,12 +14,13 @@ from pathlib import Path
 from pilotfish.sandbox import calls, guest, watchdog
 from pilotfish.sandbox.browser_driver import INNER_DRIVER
 from pilotfish.sandbox.framebuffer import INNER_SCREEN
+from pilotfish.sandbox.inside import processes
 from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
 GUEST_SCRIPT = Path(__file__).with_name("guest.py")
 # What PID 1 is made of. It is imported here so that Python has compiled it.
-_INSIDE = (guest, calls, watchdog)
+_INSIDE = (guest, calls, watchdog, processes)
 _INNER_SCRIPTS = "/run/pilotfish"
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from pilotfish.sandbox.inside.processes import send_signal
 
 _NEEDED = ("memory", "pids")
 _REMOVE_SECONDS = 2.0
@@ -46,8 +49,15 @@ class ControlGroup:
             return 0
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
+    def kill(self) -> None:
+        """Kill every process that is in it now."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                for word in (folder / "cgroup.procs").read_text().split():
+                    send_signal(int(word), signal.SIGKILL)
+
     def remove(self) -> None:
-        """Remove it once the last process has left; the last ones may just be dying."""
+        """Remove it with whoever is left in it; the last ones may just be dying."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         for folder in self.folders:
             while folder.exists():
@@ -56,6 +66,7 @@ class ControlGroup:
                 except OSError:
                     if time.monotonic() > deadline:
                         return
+                    self.kill()
                     time.sleep(0.005)
 
 

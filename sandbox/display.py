@@ -79,7 +79,7 @@ class Display:
 
 
 class _Runner(Protocol):
-    async def run(self, argv: Sequence[str], *, keep: bool) -> Process: ...
+    async def run(self, argv: Sequence[str], *, vital: str) -> Process: ...
 
 
 async def start_display(box: _Runner, display: Display, sockets: Path) -> Process:
@@ -91,12 +91,15 @@ async def start_display(box: _Runner, display: Display, sockets: Path) -> Proces
     flags = ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-ac", "-dpi", "96"]
     # The pointer would be drawn into the picture, which X clients get without it.
     flags += ["-nocursor", "-fbdir", INNER_SCREEN]
-    server = await box.run(["Xvfb", display.name, "-screen", "0", size, *flags], keep=True)
+    server = await box.run(
+        ["Xvfb", display.name, "-screen", "0", size, *flags], vital="the display server (Xvfb)"
+    )
     await _until(server, lambda: _listens(sockets / f"X{display.number}"))
     # Openbox runs its startup command when it manages windows.
     sign = f"touch {INNER_SOCKETS}/{_READY}"
     manager = await box.run(
-        ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign], keep=True
+        ["openbox", "--sm-disable", "--config-file", INNER_OPENBOX_CONFIG, "--startup", sign],
+        vital="the window manager (openbox)",
     )
     await _until(manager, (sockets / _READY).exists)
     return server

@@ -1,11 +1,11 @@
-# ruff: noqa: PTH123, PTH208, SIM105
+# ruff: noqa: PTH123, SIM105
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
 Run inside by bubblewrap as `guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard library only. FD is
 one end of a SOCK_SEQPACKET pair; every datagram is one object, inwards as Python marshals it, outwards in
 JSON. FILTER and RULES are descriptors of what every program is confined by: a seccomp filter (`seccomp.py`)
 and a Landlock ruleset (`landlock.py`). In each FOLDER, files are changed for programs that may not do it
-themselves (`clerk.py`).
+themselves (`clerk.py`). Of `inside`, which is the shell's, it has the end of trees of processes.
 
 Every sandbox waits for this to start, so it imports next to nothing: with ctypes, json, socket, selectors,
 signal and contextlib it would take more than twice as long.
@@ -17,6 +17,7 @@ signal and contextlib it would take more than twice as long.
     out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
          {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
          {"event": "exit", "job": 7, "status": 0} (the program itself; negative: killed by that signal),
+         {"event": "stopped", "job": 7} (for "keep": a signal such as SIGSTOP holds the program itself),
          {"event": "gone", "job": 7} (nothing that it started is left),
          {"event": "limit", "kind": "memory", "job": 7, "program": "python3", "size": 8123} (one was reached),
          {"event": "looked"} (every limit that was reached by then has been told)
@@ -24,7 +25,8 @@ signal and contextlib it would take more than twice as long.
 Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_SUBREAPER): however often a
 program forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When
 the other end of FD closes this process exits, and the kernel kills everything else in the PID namespace at
-once. Where there is no such namespace (level 2) it kills everything itself before it exits.
+once. Where there is no such namespace (level 2) it kills everything itself before it exits, and when it is
+killed, each runner does so.
 """
 
 from __future__ import annotations
@@ -45,9 +47,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from pilotfish.sandbox.inside import processes
+
 MAX_MESSAGE = 192 * 1024
 MAX_FDS = 16
 HIGH_FD = 256  # descriptors are parked from here on while they are moved to their final numbers
+PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
@@ -58,6 +63,7 @@ SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)
 LANDLOCK_RESTRICT_SELF = 446
 RULES_FD = 512
 KILL_SECONDS = 10.0
+LOOK_SECONDS = 0.5  # between two looks at the programs that are to be kept
 
 # Modules that lie beside this one, and what `calls.py` makes of the C library.
 _calls: Any
@@ -137,62 +143,6 @@ def as_json(message: dict[str, Any]) -> bytes:
     return f"{{{', '.join(fields)}}}".encode()
 
 
-def children_of() -> dict[int, list[int]]:
-    """Living processes by parent: {ppid: [pid, ...]}. Zombies are left out, they are dead already."""
-    tree: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command name is in parentheses and may hold anything, so read after the last one.
-                state, ppid = file.read().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue
-        if state not in (b"Z", b"X"):
-            tree.setdefault(int(ppid), []).append(int(name))
-    return tree
-
-
-def descendants(root: int, spare: frozenset[int] = frozenset()) -> set[int]:
-    """Every living descendant of `root`, not looking below the processes in `spare`."""
-    tree = children_of()
-    found: set[int] = set()
-    waiting = [root]
-    while waiting:
-        for pid in tree.get(waiting.pop(), []):
-            if pid not in spare and pid not in found:
-                found.add(pid)
-                waiting.append(pid)
-    return found
-
-
-def kill_below(root: int, spare: frozenset[int] = frozenset()) -> None:
-    """Kill every descendant of `root`.
-
-    All are stopped before any is killed, so that none can fork meanwhile.
-    """
-    deadline = time.monotonic() + KILL_SECONDS
-    while time.monotonic() < deadline:
-        stopped: set[int] = set()
-        while fresh := descendants(root, spare) - stopped:
-            for pid in fresh:
-                send_signal(pid, signal.SIGSTOP)
-            stopped |= fresh
-        if not stopped:
-            return
-        for pid in stopped:
-            send_signal(pid, signal.SIGKILL)
-        time.sleep(0.002)
-
-
-def send_signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:  # it ended between the look and the signal
-        pass
-
-
 def park(fd: int, close: bool = False) -> int:
     """The same descriptor with a number that is out of the way; `close`: and not with its own any more."""
     parked = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
@@ -245,6 +195,7 @@ def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) 
     """The runner of one job: start the program, adopt its orphans, report on it, end when nothing is left."""
     os.setsid()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    end_with_guest()
     # Beyond the numbers that the program's own descriptors may get.
     trouble_read, trouble_write = (park(fd, close=True) for fd in os.pipe())
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -252,6 +203,7 @@ def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) 
     main = os.fork()
     if main == 0:
         try:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
             os.setsid()
             become_program(request, fds, trouble_write, walls, hand)
         finally:
@@ -272,6 +224,20 @@ def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) 
             return
         if pid == main and not trouble:
             os.write(report, b"exit %d\n" % os.waitstatus_to_exitcode(status))
+
+
+def end_with_guest() -> None:
+    """Have this runner end all below it when PID 1 is killed, as the kernel does in a PID namespace."""
+    guest = os.getppid()
+
+    def end(*_: object) -> None:
+        processes.end_below(os.getpid(), KILL_SECONDS)
+        os._exit(0)
+
+    signal.signal(signal.SIGUSR1, end)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    if os.getppid() != guest:
+        os._exit(0)
 
 
 class Job:
@@ -295,6 +261,8 @@ class Guest:
         self.jobs: dict[int, Job] = {}  # the same, for the watchdog
         self.watchdog: Any = None
         self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
+        self.held: set[int] = set()  # jobs to be kept whose program was stopped at the last look
+        self.next_look = 0.0
         self.wake, wake_write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wake_write, False)
@@ -310,7 +278,7 @@ class Guest:
     def serve(self) -> None:
         self.send(event="ready")
         while True:
-            for fd, _ in self.poll.poll(self.watchdog.seconds_left() if self.watchdog else None):
+            for fd, _ in self.poll.poll(self.seconds_left()):
                 if fd == self.control.fileno():
                     if not self.read_request():
                         return
@@ -321,6 +289,26 @@ class Guest:
                     self.read_report(fd)
             if self.watchdog and self.watchdog.seconds_left() == 0:
                 self.watchdog.look()
+            if time.monotonic() >= self.next_look:
+                self.look_for_held()
+
+    def seconds_left(self) -> float | None:
+        """Until the next look at something."""
+        looks = [self.watchdog.seconds_left()] if self.watchdog else []
+        if any(job.keep for job in self.jobs.values()):
+            looks.append(max(0.0, self.next_look - time.monotonic()))
+        return min(looks, default=None)
+
+    def look_for_held(self) -> None:
+        """Tell of programs to be kept that were stopped at two looks in a row."""
+        self.next_look = time.monotonic() + LOOK_SECONDS
+        held = set()
+        for job in self.jobs.values():
+            if job.keep and job.main and (entry := processes.look_at(job.main)) and entry.is_stopped:
+                held.add(job.number)
+        for number in held & self.held:
+            self.send(event="stopped", job=number)
+        self.held = held
 
     def read_request(self) -> bool:
         """Serve one request; False when the trusted side is gone."""
@@ -375,10 +363,11 @@ class Guest:
         if runner is None:
             return
         if request["op"] == "kill":
-            kill_below(runner)
+            processes.end_below(runner, KILL_SECONDS)
         else:
-            for pid in children_of().get(runner, []):
-                send_signal(pid, request["signal"])
+            for entry in processes.processes().values():
+                if entry.parent == runner:
+                    processes.send_signal(entry.pid, request["signal"])
 
     def read_report(self, fd: int) -> None:
         job = self.reports[fd]
@@ -416,11 +405,13 @@ class Guest:
                     True  # a program killed its runner: what that runner guarded is now a child of ours
                 )
         if orphaned:
-            kill_below(os.getpid(), spare=frozenset(self.runners))
+            runners = [(pid, entry.start) for pid in self.runners if (entry := processes.look_at(pid))]
+            processes.end_below(os.getpid(), KILL_SECONDS, apart=frozenset(runners))
 
 
 def main(words: list[str]) -> None:
-    global _calls, _libc, _watchdogs
+    global _calls, _libc, _watchdogs, processes
+    processes = __import__("inside.processes", fromlist=["processes"])
     _calls, _watchdogs = __import__("calls"), __import__("watchdog")
     _libc = _calls.Library()
     # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
@@ -438,4 +429,4 @@ def main(words: list[str]) -> None:
     except (BrokenPipeError, ConnectionResetError):
         pass
     if os.getpid() != 1:
-        kill_below(os.getpid())
+        processes.end_below(os.getpid(), KILL_SECONDS)

@@ -23,6 +23,7 @@ from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.guest import HIGH_FD, MAX_FDS, MAX_MESSAGE
 
 _MAX_REPLY = 4096
+_ENDED = "the sandbox has ended, open a new one."
 _MAX_HITS = 100
 
 
@@ -41,6 +42,9 @@ class Job:
         repr=False
     )  # exit status of the program itself; -N: killed by signal N
     gone: asyncio.Future[None] = field(repr=False)  # nothing that it started is left
+    stopped: asyncio.Future[None] = field(
+        repr=False
+    )  # it is to be kept, and a signal such as SIGSTOP holds it
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Link:
         self._last_number = 0
         self._queue: deque[tuple[bytes, list[int]]] = deque()
         self._open = True
+        self.reason = _ENDED
         self._hits: list[Hit] = []
         self._looks: deque[asyncio.Future[None]] = deque()
         self.ready: asyncio.Future[None] = self._future()
@@ -98,7 +103,8 @@ class Link:
 
         `fds` is {number inside: descriptor here}; the descriptors are duplicated, not taken. confine=False
         leaves out the strict filter, for a program that builds a sandbox of its own. keep: the program itself
-        is spared where memory or the disk runs out; what it starts is not.
+        is spared where memory or the disk runs out, what it starts is not; and `stopped` tells when a signal
+        holds it.
         """
         if not argv or not argv[0]:
             raise SandboxError("nothing to run: argv is empty, name a program.")
@@ -109,7 +115,7 @@ class Link:
                 f"descriptors {sorted(fds)} cannot be handed over, use at most {MAX_FDS} below {HIGH_FD}."
             )
         self._last_number += 1
-        job = Job(self._last_number, argv[0], cwd, self._future(), self._future(), self._future())
+        job = Job(self._last_number, argv[0], cwd, *(self._future() for _ in range(4)))
         request = {
             "op": "spawn",
             "job": job.number,
@@ -164,7 +170,7 @@ class Link:
 
     def _send(self, data: bytes, fds: list[int]) -> None:
         if not self._open:
-            raise SandboxError("the sandbox has ended, open a new one.")
+            raise SandboxError(self.reason)
         if not self._queue:
             try:
                 socket.send_fds(self._socket, [data], fds)
@@ -173,7 +179,7 @@ class Link:
                 self._loop.add_writer(self._socket, self._writable)
             except OSError as error:
                 self._fail()
-                raise SandboxError("the sandbox has ended, open a new one.") from error
+                raise SandboxError(self.reason) from error
         self._queue.append((data, [os.dup(fd) for fd in fds]))
 
     def _writable(self) -> None:
@@ -230,6 +236,9 @@ class Link:
             error = _start_error(job, str(message["stage"]), int(message["errno"]))
             job.started.set_exception(error)
             job.ended.set_exception(error)
+        elif event == "stopped":
+            if not job.stopped.done():
+                job.stopped.set_result(None)
         elif event == "exit" and not job.ended.done():
             job.ended.set_result(int(message["status"]))
         elif event == "gone":
@@ -246,6 +255,7 @@ class Link:
                 job.ended.set_result(-9)
             else:
                 job.ended.set_exception(reason)
+        job.stopped.cancel()
         if not job.gone.done():
             job.gone.set_result(None)
 
@@ -253,13 +263,14 @@ class Link:
         """The guest is gone or not to be believed: the sandbox is over."""
         self.close()
 
-    def close(self) -> None:
+    def close(self, reason: str = _ENDED) -> None:
         """Close the socket, which ends the guest and with it everything inside.
 
-        Waiters get a `SandboxError`.
+        Waiters get a `SandboxError` with the reason, a sentence, and so does whoever asks for more.
         """
         if not self._open:
             return
+        self.reason = reason
         self._open = False
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
@@ -269,16 +280,16 @@ class Link:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         self._queue.clear()
-        reason = SandboxError("the sandbox has ended, open a new one.")
+        error = SandboxError(reason)
         if not self.ready.done():
-            self.ready.set_exception(reason)
+            self.ready.set_exception(error)
         for job in list(self._jobs.values()):
-            self._finish(job, reason)
+            self._finish(job, error)
         self._jobs.clear()
         while self._looks:
             looked = self._looks.popleft()
             if not looked.done():
-                looked.set_exception(reason)
+                looked.set_exception(error)
         if not self.lost.done():
             self.lost.set_result(None)
 

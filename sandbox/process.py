@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pilotfish.sandbox.link import Job, Link
 from pilotfish.sandbox.output import OutputReader
@@ -35,6 +35,16 @@ class Process:
         return not self._job.ended.done()
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether it was found held by a signal such as SIGSTOP; only a program that is to be kept."""
+        return self._job.stopped.done() and not self._job.stopped.cancelled()
+
+    def on_trouble(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when the program ends, and when it is held (see `is_stopped`)."""
+        self._job.ended.add_done_callback(lambda _: tell())
+        self._job.stopped.add_done_callback(lambda stopped: None if stopped.cancelled() else tell())
+
+    @property
     def output(self) -> str:
         """What it printed so far, standard output and errors in order; '' when that is discarded."""
         return self._reader.output.text if self._reader else ""
@@ -62,9 +72,13 @@ class Process:
         """Send a signal to the program."""
         self._link.signal(self._job, number)
 
+    def kill_soon(self) -> None:
+        """Have the program and everything that it started ended, without waiting for it."""
+        self._link.kill(self._job)
+
     async def kill(self) -> None:
         """End the program and everything that it started, daemons too. Returns when nothing of it is left."""
-        self._link.kill(self._job)
+        self.kill_soon()
         await self.wait_gone()
         if self._reader:
             self._reader.close()

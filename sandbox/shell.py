@@ -22,6 +22,7 @@ from pilotfish.sandbox.terminal import plain_text
 
 MAX_COMMAND_BYTES = 100 * 1024
 MAX_LINE_BYTES = 4000  # a terminal takes 4095 bytes in a line and drops the rest
+MAX_PATH_BYTES = 4095
 MAX_SESSIONS = 8
 MAIN = "main"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -108,6 +109,8 @@ class Shell:
         """
         data = _command_bytes(command)
         _check_time(timeout_s)
+        if cwd is not None:
+            _check_folder(cwd)
         here = self._session(session)
         async with here.turn:
             here = self._session(session)  # the one before it in the queue may have ended it
@@ -219,9 +222,8 @@ def _note(done: Done) -> str:
         sentences.append(f"the folder {_safe(done.gone)} was gone, so this ran in the workspace")
     if done.ended is not None:
         kept = "with the same" if done.ended == "restored" else "without its"
-        sentences.append(
-            f"bash ended, and a new one goes on in {_safe(done.cwd)} {kept} variables and functions"
-        )
+        what = "a signal stopped bash, so it was ended" if done.ended == "frozen" else "bash ended"
+        sentences.append(f"{what}, and a new one goes on in {_safe(done.cwd)} {kept} variables and functions")
     return "; ".join(sentences)
 
 
@@ -258,6 +260,17 @@ def _encoded(text: str, what: str) -> bytes:
     except UnicodeEncodeError as error:
         half = ascii(text[error.start])
         raise SandboxError(f"the {what} holds {half}, half a character: write whole ones.") from None
+
+
+def _check_folder(cwd: str) -> None:
+    if "\0" in cwd:
+        raise SandboxError(f"working folder {cwd[:80]!r} holds a null byte, which no path can: remove it.")
+    size = len(_encoded(cwd, "working folder"))
+    if not 0 < size <= MAX_PATH_BYTES:
+        raise SandboxError(
+            f"the working folder's path has {size} bytes, 1 to {MAX_PATH_BYTES} can be entered: give a part "
+            "of it, and the rest by `cd` in the command."
+        )
 
 
 def _check_time(timeout_s: float) -> None:

@@ -31,6 +31,7 @@ from pilotfish.sandbox.process import bytes_fd
 _INSIDE = Path(__file__).with_name("inside")
 _MODULES_FD, _CONTROL_FD, _MASTER_FD, _SLAVE_FD = 3, 4, 5, 6
 _BACKGROUND_BYTES = 4 * 1024
+_START_S = 20.0
 _STOP_S = 3.0  # how long the inner side may take to end a command before its whole session is ended
 _PACKETS_AT_ONCE = 16  # before other work of the event loop gets its turn
 
@@ -122,6 +123,7 @@ class ShellSession:
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._next: asyncio.Future[Event] | None = None
+        self._begun = asyncio.Event()  # or it never will
         self._turn = 0
         self._output = BoundedOutput()
         self._background = BoundedOutput(_BACKGROUND_BYTES)
@@ -150,21 +152,33 @@ class ShellSession:
                 os.close(fd)
         self._loop.add_reader(self._socket, self._readable)
         self._job.gone.add_done_callback(lambda _: self.close())
+        # Frozen, it would be noticed at the time limit only.
+        self._job.stopped.add_done_callback(lambda stopped: None if stopped.cancelled() else self.end())
 
     async def start(self, command: bytes, cwd: str | None) -> None:
-        """Start a command; one that is still being stopped is waited for."""
+        """Start a command. One that is still being stopped is waited for, and the first start of bash."""
         if self.state == "running":
             await self.stop()
         self.finished = None
         self._output = BoundedOutput()
         self.state = "running"
         self._turn += 1
+        self._expect()
         await self._send(b"r" + json.dumps({"turn": self._turn, "cwd": cwd}).encode() + b"\0" + command)
+        try:
+            if not self._begun.is_set():
+                await asyncio.wait_for(self._begun.wait(), _START_S)
+        except TimeoutError:
+            self.end()
+        except asyncio.CancelledError:
+            self.stop_soon()
+            raise
 
     async def type(self, data: bytes) -> None:
         """Type at the terminal of the command that waits; nothing: see whether it still does."""
         self.state = "running"
         self._turn += 1
+        self._expect()
         await self._send(b"t" + json.dumps({"turn": self._turn}).encode() + b"\0" + data)
 
     async def event(self) -> Event:
@@ -178,13 +192,18 @@ class ShellSession:
             return done
         if not self.is_open:
             return await self._lost()
-        self._next = self._loop.create_future()
         try:
-            return await self._next
+            return await (self._next or self._expect())
         except SessionLost:
             return await self._lost()
         finally:
             self._next = None
+
+    def _expect(self) -> asyncio.Future[Event]:
+        """From now on an event is kept for whoever asks for it."""
+        self._next = self._loop.create_future()
+        self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._next
 
     async def stop(self) -> Done:
         """End what runs, with everything that it started; earlier jobs and the session stay.
@@ -229,6 +248,7 @@ class ShellSession:
             return
         self.is_open = False
         self.state = "idle"
+        self._begun.set()
         self._loop.remove_reader(self._socket)
         self._socket.close()
         if self._next is not None and not self._next.done():
@@ -249,7 +269,7 @@ class ShellSession:
         if isinstance(failed, SandboxError):
             raise failed
         if not self._link.is_open:
-            raise SandboxError("the sandbox has ended, open a new one.")
+            raise SandboxError(self._link.reason)
         return Done(137, self.cwd, ended="lost")
 
     def _readable(self) -> None:
@@ -275,7 +295,10 @@ class ShellSession:
         else:
             raise ValueError(kind)
 
-    def _hear_event(self, event: Event) -> None:
+    def _hear_event(self, event: Event | None) -> None:
+        self._begun.set()
+        if event is None:
+            return
         if isinstance(event, Waiting):
             if event.turn != self._turn:
                 return  # it was looked at before it got what was typed since
@@ -290,8 +313,11 @@ class ShellSession:
             self.finished = event
 
 
-def _event(message: dict[str, Any]) -> Event:
+def _event(message: dict[str, Any]) -> Event | None:
+    """What a message says; None for the beginning of the first command."""
     match message["event"]:
+        case "begun":
+            return None
         case "done":
             texts = [message[name] for name in ("gone", "ended", "log")]
             if not all(text is None or isinstance(text, str) for text in texts):

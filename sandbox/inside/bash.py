@@ -11,19 +11,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import signal
 import termios
 import time
 from dataclasses import dataclass
 
-_TERMINAL_FD, _REPORT_FD = 197, 199
+_TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 197, 198, 199
 
 # A bash that ends by `exit` or `set -e` leaves to the next one what it prints about its variables, functions
 # and aliases, then a null byte, then its folder. Read-only variables fail quietly when they are read back.
 _SETUP = rb"""
 export -n PS1 PS2; set +o history +H; unset HISTFILE MAILCHECK
-__pilotfish_report() { set +xv; builtin printf '%s\0%s\0%s\0' "$1" "$2" "$PWD" >&199; }
+__pilotfish_report() { builtin printf '\0%s\0%s\0%s\0' "$1" "$2" "$PWD" >&199; }
 __pilotfish_status() { return "$1"; }
 __pilotfish_save() {
     { set +xv; builtin declare -p; builtin declare -f; builtin alias -p; builtin printf '\0%s' "$PWD"; } \
@@ -31,11 +32,30 @@ __pilotfish_save() {
 } 2>/dev/null
 trap __pilotfish_save EXIT
 """
-# On the line of the command: no prompt of its making is printed before the next one.
-_NO_PROMPT = b"{ __pilotfish_last=$? PS0= PS1= PS2= PROMPT_COMMAND=; } 2>/dev/null"
+# On the line of the command, which bash has read by then: how it ended; no tracing and no prompt of its own
+# before the next one. A DEBUG trap would run for each of our own commands, so it is taken off, after it was
+# sent along to be put on again; the status goes with the descriptor because the trap is run before the first.
+# Nothing of this is shown, and a restricted shell may not open /dev/null for that.
+_AFTER = (
+    rb'{ \builtin trap -p DEBUG >&"$((__pilotfish_last=$?, 199))"; \builtin trap - DEBUG; '
+    rb"__pilotfish_options=$- PS0= PS1= PS2= PROMPT_COMMAND=; \builtin set +xv; } >&198 2>&198"
+)
 # On lines of their own, so that they are read even when the line of the command is given up. The empty one
 # ends what an open quote in the command leaves behind in bash's parser.
-_REPORT = b'\n{ \\__pilotfish_report "${__pilotfish_last:-$?}" "$-"; } 2>/dev/null\n'
+_REPORT = (
+    rb"""
+{ __pilotfish_last=${__pilotfish_last:-$?} __pilotfish_options=${__pilotfish_options:-$-};"""
+    rb""" \builtin set +xv;"""
+    rb""" \builtin trap -p DEBUG >&199; \builtin trap - DEBUG;"""
+    rb""" \__pilotfish_report "$__pilotfish_last" "$__pilotfish_options"; } >&198 2>&198
+"""
+)
+
+
+# `set -o vi` makes an interactive bash read its next line by readline, also when it is in the middle of an
+# `eval`, whose rest it then looks for at address 0. While bash reads a file it does not count as interactive.
+_EDITING = re.compile(rb"[-+]\w*o\W{1,8}(?:vi|emacs)\b")
+_CALM_SCRIPT = b'\\builtin eval "$__pilotfish_command"\n'
 
 
 def quoted(text: str | bytes) -> bytes:
@@ -45,11 +65,14 @@ def quoted(text: str | bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Report:
-    """How bash stands after a command: its status, its single-letter options, its folder."""
+    """How bash stands after a command: its status, its single-letter options, its folder; what sets its
+    DEBUG trap again.
+    """
 
     status: int
     options: str
     cwd: str
+    trap: bytes = b""
 
 
 class Bash:
@@ -63,6 +86,8 @@ class Bash:
         self.report_fd, report = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.report_fd, False)
         self._said = b""
+        self._calm_script = f"{state}.run"
+        self._calm = False  # whether commands are read from a file, see `_EDITING`
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -84,16 +109,32 @@ class Bash:
     def run(self, command: bytes, after: Report) -> None:
         """Run a command at the top level, where `declare` makes variables that last.
 
-        `after`: how the last one ended. Its status is there as `$?`, except under `set -e`, which would take
-        it for a failure.
+        `after`: how the last one ended. Its status is there as `$?`; as the left side of `&&` it is neither a
+        failure for `set -e` nor for an ERR trap. What was taken off while our own lines are read is put on.
         """
-        line = b"__pilotfish_last=\n"
-        if after.status and "e" not in after.options:
-            line += b"__pilotfish_status %d\n" % after.status
-        trace = b"set -x; " if "x" in after.options else b""  # off while our own lines are read
-        fds = b"<&%d %d<&- %d>&-" % (_TERMINAL_FD, _TERMINAL_FD, _REPORT_FD)
-        line += b"\\builtin eval %s %s; %s\n" % (quoted(trace + command), fds, _NO_PROMPT)
+        line = b"__pilotfish_last= __pilotfish_options=\n"
+        if after.status:
+            line += b"__pilotfish_status %d && :\n" % after.status
+        traced = "".join(option for option in "vx" if option in after.options)
+        before = b"set -%s; " % traced.encode() if traced else b""
+        before += after.trap or (before and b"\n")
+        fds = b"<&%d %d<&- %d>&- %d>&-" % (_TERMINAL_FD, _TERMINAL_FD, _NOWHERE_FD, _REPORT_FD)
+        words = quoted(before + command)
+        if self._keeps_calm(command) and "r" not in after.options:
+            line += b"__pilotfish_command=%s\n" % words
+            line += b"\\builtin source %s %s; %s\n" % (quoted(self._calm_script), fds, _AFTER)
+        else:
+            line += b"\\builtin eval %s %s; %s\n" % (words, fds, _AFTER)
         self._write(line + _REPORT)
+
+    def _keeps_calm(self, command: bytes) -> bool:
+        """Whether this command is better read from a file, as is every one after the first that is."""
+        if not self._calm and _EDITING.search(command):
+            with contextlib.suppress(OSError):  # without room for the file it goes on as before
+                with open(self._calm_script, "wb") as file:
+                    file.write(_CALM_SCRIPT)
+                self._calm = True
+        return self._calm
 
     def ask(self) -> None:
         """Ask for a report that did not come although bash is idle."""
@@ -110,11 +151,12 @@ class Bash:
         with contextlib.suppress(BlockingIOError):
             self._said += os.read(self.report_fd, 64 * 1024)
         fields = self._said.split(b"\0")
-        if len(fields) < 4:
+        if len(fields) < 5:
             return None
         self._said = b""
+        trap = fields[-5]
         status, options, cwd = (os.fsdecode(field) for field in fields[-4:-1])
-        return Report(int(status) if status.isdigit() else 1, options, cwd)
+        return Report(int(status) if status.isdigit() else 1, options, cwd, trap)
 
     def wait(self, seconds: float) -> Report | None:
         """Wait for a report, at most so long."""
@@ -128,6 +170,13 @@ class Bash:
                 if report is None and not events & select.POLLIN:
                     return None  # it has ended
         return report
+
+    def wait_read(self, seconds: float) -> None:
+        """Wait until it has read all that was written to it, at most so long."""
+        deadline = time.monotonic() + seconds
+        unread = b"\0" * 4
+        while any(fcntl.ioctl(self._commands, termios.FIONREAD, unread)) and time.monotonic() < deadline:
+            time.sleep(0.0005)
 
     def is_idle(self) -> bool:
         """Whether it sits and reads for its next command."""
@@ -156,10 +205,11 @@ def _become_bash(slave: int, commands: int, report: int, cwd: str) -> None:
         signal.signal(number, signal.SIG_DFL)
     os.setsid()
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    nowhere = os.open("/dev/null", os.O_WRONLY)
     for fd, target in ((commands, 0), (slave, 1), (slave, 2), (slave, _TERMINAL_FD), (report, _REPORT_FD)):
         os.dup2(fd, target)
+    os.dup2(nowhere, _NOWHERE_FD)
     os.closerange(3, _TERMINAL_FD)
-    os.closerange(_TERMINAL_FD + 1, _REPORT_FD)
     os.chdir(cwd)
     env = {**os.environ, "PS1": "", "PS2": ""}
     os.execvpe("bash", ["bash", "--noprofile", "--norc", "--noediting", "-i"], env)

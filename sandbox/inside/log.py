@@ -30,17 +30,32 @@ class Log:
         self._size = 0
 
     def feed(self, data: bytes) -> None:
-        """More output. Where no file can be made, or no room is left, it stays out."""
+        """More output. Where no file can be made, or no room is left, there is no file of this command."""
         before, self._size = self._size, self._size + len(data)
         if self._size <= KEPT_BACK:
             self._beginning += data
             return
-        with contextlib.suppress(OSError):
+        try:
             if before <= KEPT_BACK:
                 self._open()
-                os.write(self._fd, self._beginning)
+                self._write(self._beginning)
             if self._fd >= 0 and before < LOG_BYTES:
-                os.write(self._fd, data)
+                self._write(data)
+        except OSError:
+            self._give_up()
+
+    def _write(self, data: bytes | bytearray) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def _give_up(self) -> None:
+        """A part of the output must not pass for the whole."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(self._number))
 
     def _open(self) -> None:
         self._number += 1

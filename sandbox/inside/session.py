@@ -8,11 +8,13 @@ the first byte of a packet says what it is:
     in:  r{"turn": 1, "cwd": null}\\0COMMAND     run a command; cwd, if given, is entered first
          t{"turn": 2}\\0TEXT        the bytes are typed at the terminal; none: look again who waits
          k                          end what runs, with everything that it started
-    out: oBYTES                     output while a command runs
+    out: j{"event": "begun"}             bash runs, and has the first command of the session
+         oBYTES                     output while a command runs
          bBYTES                     output while none runs, of background jobs
          j{"event": "done", "status": 0, "cwd": "/", "killed": false,
            "gone": "/tmp/x",        the folder that was gone before the command, or null
-           "ended": "restored",     bash ended, and the next one has its variables ("lost": has not), or null
+           "ended": "restored",     bash ended, and the next one has its variables ("lost": has not; "frozen":
+                                    has not, as a signal had stopped it), or null
            "log": "/tmp/..."}       the file with the whole of a long output, or null
          j{"event": "waiting", "turn": 1, "program": "less", "hidden": false}   turn: of the last r or t
          j{"event": "refused", "errno": 2}      of a cwd that cannot be entered; nothing was run
@@ -24,77 +26,37 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
+import errno
 import json
 import os
 import selectors
 import signal
 import socket
-import struct
 import sys
-import termios
 import time
 from typing import Any
 
 from pilotfish.sandbox.inside.bash import Bash, Report, taken_over
 from pilotfish.sandbox.inside.log import Log
-from pilotfish.sandbox.inside.waiting import Entry, Waiter, find_waiter, look_at, processes, program_of
+from pilotfish.sandbox.inside.processes import Known, below, end_below, look_at, processes
+from pilotfish.sandbox.inside.pty import Terminal
+from pilotfish.sandbox.inside.waiting import Waiter, find_waiter, program_of
 
 MAX_PACKET = 128 * 1024
-ROWS, COLUMNS = 50, 160
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-_CHUNK = 64 * 1024
-_IUTF8 = 0o40000  # a backspace takes a whole character; asm-generic/termbits.h
 _FIRST_LOOK_S, _LAST_PAUSE_S = 0.03, 0.25  # a running command is looked at ever less often
 _SURE_S = 0.02  # between the two equal looks that say that a program waits
 _QUIET_S = 1.0  # how long one that waits for other things too must have been quiet
 _WAKE_S = 0.3  # how long a program may take to wake up to what was typed
 _ABORT_S = 1.0  # how long bash may take to give up its command
+_STRIKE_S = 0.05  # between two tries to have it do so
+_HELD_S = 1.0  # how long it may be stopped by a signal
+_START_S = 5.0  # how long a new one is waited for
+_ASKS = 4  # how often an idle one is asked for the report that it owes
+_MAX_PATH = 4095  # in bytes; a folder with a longer one cannot be entered by it
 _SWEEP_S = 2.0  # how long the ending of a tree is tried
-
-Known = frozenset[tuple[int, int]]  # processes by number and start time: a number may be used again
-
-
-class Terminal:
-    """A pseudo-terminal. Both ends stay open here, so its reader never sees it end."""
-
-    def __init__(self, ends: tuple[int, int] | None = None) -> None:
-        self.master, self.slave = ends or os.openpty()
-        os.set_blocking(self.master, False)
-        self.device = os.fstat(self.slave).st_rdev
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        modes = termios.tcgetattr(self.slave)
-        modes[0] = termios.ICRNL | _IUTF8  # no IXON: a ctrl-s would stop everything
-        modes[1] = 0  # output goes through as it is
-        modes[3] |= termios.NOFLSH  # an interrupt loses nothing that was printed
-        self._modes = modes
-
-    def reset(self) -> None:
-        """The usual modes, whatever a program left, and nothing typed that nobody has read."""
-        termios.tcsetattr(self.slave, termios.TCSAFLUSH, self._modes)
-        # A program that made its end non-blocking did so for every program on this terminal.
-        flags = fcntl.fcntl(self.slave, fcntl.F_GETFL)
-        fcntl.fcntl(self.slave, fcntl.F_SETFL, flags & ~os.O_NONBLOCK)
-
-    @property
-    def hides_typing(self) -> bool:
-        """Whether a line is read without showing it, as for a password."""
-        local = int(termios.tcgetattr(self.slave)[3])
-        return bool(local & termios.ICANON) and not local & termios.ECHO
-
-    def read(self) -> bytes:
-        """What has been written since, at most `_CHUNK`; empty when that is all.
-
-        The read waits for what is still on its way from the other end, so nothing that was written before is
-        missed.
-        """
-        data = b""
-        with contextlib.suppress(BlockingIOError):
-            while len(data) < _CHUNK:
-                data += os.read(self.master, _CHUNK)
-        return data
 
 
 class Session:
@@ -112,8 +74,12 @@ class Session:
         self.ended: str | None = None  # what the next report says about a bash that ended
         self.gone: str | None = None
         self.turn = 0
+        self.begun = False
         self.running = False
         self.abort_until: float | None = None
+        self.next_strike = 0.0
+        self.asked = 0  # how often bash was asked for the report of this command
+        self.held_since: float | None = None  # when bash was first seen stopped
         self.before: Known = frozenset()
         self.untyped = bytearray()
         self.next_look = self.pause = self.quiet_since = 0.0
@@ -139,12 +105,14 @@ class Session:
             now = time.monotonic()
             if self.abort_until is not None and now >= self.abort_until:
                 self.replace_bash()
+            elif self.abort_until is not None and now >= self.next_strike:
+                self.strike()
             elif self.running and self.abort_until is None and now >= self.next_look:
                 self.look()
 
     def time_left(self) -> float | None:
         if self.abort_until is not None:
-            return max(0.0, self.abort_until - time.monotonic())
+            return max(0.0, min(self.abort_until, self.next_strike) - time.monotonic())
         if not self.running or self.next_look == float("inf"):
             return None
         return max(0.0, self.next_look - time.monotonic())
@@ -174,6 +142,8 @@ class Session:
         """Start a command, in `cwd` if that is given, else where the last one ended."""
         if cwd is not None:
             try:
+                if "r" in self.last.options and self.bash is not None:  # a restricted bash does not `cd`
+                    raise PermissionError(errno.EPERM, "restricted")
                 os.chdir(cwd)
                 os.chdir("/")
             except OSError as error:
@@ -192,9 +162,12 @@ class Session:
         self.terminal.reset()
         self.before = self.descendants()
         self.log.begin()
-        self.running, self.asleep = True, None
+        self.running, self.asleep, self.asked, self.held_since = True, None, 0, None
         self.look_soon()
         self.bash.run(command, self.last)
+        if not self.begun:
+            self.begun = True
+            self.tell(event="begun")
 
     def settle_bash(self) -> None:
         """Have bash say what it has to say about its jobs; one that does not react is ended."""
@@ -210,14 +183,21 @@ class Session:
             self.gone, self.cwd = self.cwd, self.home
         self.bash = Bash(self.terminal.slave, self.cwd, self.state_file, self.restore)
         self.last, self.restore = Report(0, "", self.cwd), None
+        # A command that is to be broken off at once finds a bash that knows how to.
+        self.bash.ask()
+        self.bash.wait(_START_S)
         self.selector.register(self.bash.report_fd, selectors.EVENT_READ, self.hear)
 
     def hear(self) -> None:
         """bash reports that its command is over."""
         report = self.bash.report() if self.bash else None
         if report is not None:
-            self.last, self.cwd = report, report.cwd
+            self.last, self.cwd = report, self.reachable(report.cwd)
             self.finish(report.status)
+
+    def reachable(self, folder: str) -> str:
+        """The folder, or the workspace where its path is too long to be entered by."""
+        return folder if len(os.fsencode(folder)) <= _MAX_PATH else self.home
 
     def finish(self, status: int) -> None:
         if not self.running:
@@ -264,8 +244,8 @@ class Session:
         assert self.bash is not None
         left = taken_over(self.state_file)
         if left is not None:
-            self.restore, self.cwd = left
-        self.ended = "restored" if left else "lost"
+            self.restore, self.cwd = left[0], self.reachable(left[1])
+        self.ended = "restored" if left else "lost" if self.held_since is None else "frozen"
         self.selector.unregister(self.bash.report_fd)
         self.bash.close()
         self.bash = None
@@ -300,11 +280,14 @@ class Session:
         now = time.monotonic()
         self.pause = min(self.pause * 1.5, _LAST_PAUSE_S)
         self.next_look = now + self.pause
+        if self.is_held(now):
+            end_below(os.getpid(), _SWEEP_S, apart=self.before)
+            return
         found = self.waiter()
         if found is None:
             self.seen = None
             if self.bash.is_idle() and self.bash.report_fd not in self._readable():
-                self.bash.ask()
+                self.ask()
         elif self.untyped or (self.asleep and found[0] == self.asleep[0] and now < self.asleep[1]):
             self.seen = None  # what was typed has not reached it yet
         elif not found[0].alone and now < self.quiet_since + _QUIET_S:
@@ -315,6 +298,25 @@ class Session:
             self.next_look = float("inf")  # until it prints or something is typed
             program = program_of(found[0].pid)
             self.tell(event="waiting", turn=self.turn, program=program, hidden=self.terminal.hides_typing)
+
+    def is_held(self, now: float) -> bool:
+        """Whether a signal has stopped bash for so long that nobody will continue it."""
+        assert self.bash is not None
+        entry = look_at(self.bash.pid)
+        if entry is None or not entry.is_stopped:
+            self.held_since = None
+            return False
+        self.held_since = self.held_since or now
+        return now >= self.held_since + _HELD_S
+
+    def ask(self) -> None:
+        """Ask an idle bash for the report it owes; one that cannot give it is ended with all it started."""
+        assert self.bash is not None
+        self.asked += 1
+        if self.asked > _ASKS:
+            end_below(os.getpid(), _SWEEP_S, apart=self.before)
+        else:
+            self.bash.ask()
 
     def _readable(self) -> set[int]:
         return {key.fd for key, _ in self.selector.select(0)}
@@ -336,10 +338,20 @@ class Session:
         assert self.bash is not None
         self.forward()
         self.abort_until = time.monotonic() + _ABORT_S
+        self.strike()
+
+    def strike(self) -> None:
+        """One try. When it comes before bash begins the command, or between two lines, one more helps."""
+        assert self.bash is not None
+        self.next_strike = time.monotonic() + _STRIKE_S
+        self.bash.wait_read(_STRIKE_S)
+        if self.bash.is_idle():
+            self.bash.ask()
+            return
         os.kill(self.bash.pid, signal.SIGSTOP)
         while (entry := look_at(self.bash.pid)) and entry.state not in "Tt":
             time.sleep(0.0005)
-        self.sweep(spare=self.bash.pid)
+        end_below(os.getpid(), _SWEEP_S, apart=self.before, keep=self.bash.pid)
         os.kill(self.bash.pid, signal.SIGINT)
         os.kill(self.bash.pid, signal.SIGCONT)
 
@@ -347,30 +359,7 @@ class Session:
         """It did not give up: end it too. `reap` hears of it."""
         assert self.bash is not None
         self.abort_until = time.monotonic() + _ABORT_S
-        self.sweep(spare=0)
-
-    def sweep(self, spare: int) -> None:
-        """Kill all descendants that were not there before the command, nor descend from those that were.
-
-        All are stopped before any is killed, so that none can fork meanwhile.
-        """
-        deadline = time.monotonic() + _SWEEP_S
-        while time.monotonic() < deadline:
-            stopped: set[int] = set()
-            while fresh := self.new_ones() - stopped - {spare}:
-                for pid in fresh:
-                    _signal(pid, signal.SIGSTOP)
-                stopped |= fresh
-            if not stopped:
-                return
-            for pid in stopped:
-                _signal(pid, signal.SIGKILL)
-            time.sleep(0.002)
-
-    def new_ones(self) -> set[int]:
-        table = processes()
-        old = {pid for pid, start in self.before if pid in table and table[pid].start == start}
-        return _below(os.getpid(), table, skip=old)
+        end_below(os.getpid(), _SWEEP_S, apart=self.before)
 
     def descendants(self) -> Known:
         """Everything that earlier commands left running, without bash itself."""
@@ -378,22 +367,8 @@ class Session:
         if _children(os.getpid()) == {self.bash.pid} and _children(self.bash.pid) == set():
             return frozenset()
         table = processes()
-        found = _below(os.getpid(), table) - {self.bash.pid}
+        found = below(os.getpid(), table) - {self.bash.pid}
         return frozenset((pid, table[pid].start) for pid in found)
-
-
-def _below(root: int, table: dict[int, Entry], skip: set[int] | None = None) -> set[int]:
-    """Descendants of a process; those in `skip` are left out with all that is below them."""
-    children: dict[int, list[int]] = {}
-    for entry in table.values():
-        children.setdefault(entry.parent, []).append(entry.pid)
-    found: set[int] = set()
-    waiting = [root]
-    while waiting:
-        fresh = set(children.get(waiting.pop(), ())) - (skip or set()) - found
-        found |= fresh
-        waiting += fresh
-    return found
 
 
 def _children(pid: int) -> set[int] | None:
@@ -413,11 +388,6 @@ def _still_there(pid: int) -> bool:
         return True
 
 
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it ended between the look and the signal
-        os.kill(pid, number)
-
-
 def main() -> None:
     """Serve one session."""
     libc = ctypes.CDLL(None)
@@ -429,7 +399,8 @@ def main() -> None:
     terminal = Terminal((int(ends[0]), int(ends[1])) if ends else None)
     for handed in (control.fileno(), terminal.master, terminal.slave):
         os.set_inheritable(handed, False)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with contextlib.suppress(OSError):  # without room for its files there are none
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     # The trusted side may go away while something is being said to it.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Session(control, terminal, name, folder, cwd).serve()

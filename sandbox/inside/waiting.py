@@ -15,6 +15,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pilotfish.sandbox.inside.processes import Entry
+
 _MAX_THREADS = 64
 _MAX_FDS = 4096
 _READABLE = 0x41  # POLLIN | POLLRDNORM, the same bits in an epoll set
@@ -38,18 +40,6 @@ _CALLS = {
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One living process: parent, process group, start time and processor time used, both in clock ticks."""
-
-    pid: int
-    parent: int
-    group: int
-    state: str
-    start: int
-    ticks: int
-
-
-@dataclass(frozen=True)
 class Waiter:
     """A thread that waits for the terminal. Two equal looks mean that it did not run between them.
 
@@ -62,30 +52,6 @@ class Waiter:
     call: str
     switches: str
     alone: bool
-
-
-def processes() -> dict[int, Entry]:
-    """Every living process by its number; zombies are left out, they are dead already."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (entry := look_at(int(name))):
-            found[entry.pid] = entry
-    return found
-
-
-def look_at(pid: int) -> Entry | None:
-    """One process, None when it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command name is in parentheses and may hold anything, so read after the last one.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    state = fields[0].decode()
-    if state in "ZX":
-        return None
-    ticks = int(fields[11]) + int(fields[12])
-    return Entry(pid, int(fields[1]), int(fields[2]), state, int(fields[19]), ticks)
 
 
 def find_waiter(group: Iterable[Entry], device: int) -> Waiter | None:

@@ -1,0 +1,75 @@
+"""What a sandbox cannot do without, watched: in a sentence, what of it has ended or was frozen.
+
+Nothing is guessed from silence. PID 1 reports a program that has ended; whether a signal holds it, or PID 1
+itself, is read from /proc, inside and outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pilotfish.sandbox.inside.processes import look_at
+from pilotfish.sandbox.link import Link
+from pilotfish.sandbox.process import Process
+
+_LOOK_S = 0.5
+
+
+class Vitals:
+    """The vital parts of one sandbox. `trouble` is the first thing that went wrong with one of them."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    def watch_guest(self, link: Link, pid: int) -> None:
+        """PID 1, by its number on the host. While it is frozen nothing inside can be reached or ended in
+        order, so that ends the link.
+        """
+        self._watch = asyncio.ensure_future(self._look_at(link, pid))
+
+    def add(self, name: str, process: Process) -> None:
+        """A program that PID 1 watches. name: as in "the display server (Xvfb)".
+
+        One that is frozen is killed, so that whoever waits for its answer hears that none will come.
+        """
+
+        def tell() -> None:
+            self._report(f"{name} of the sandbox {_state(process)}, open a new one.")
+            if process.is_stopped:
+                process.kill_soon()
+
+        process.on_trouble(tell)
+
+    def close(self) -> None:
+        """What ends from now on ends in order."""
+        self.trouble = self.trouble or ""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _report(self, sentence: str) -> None:
+        if self.trouble is None:
+            self.trouble = sentence
+
+    async def _look_at(self, link: Link, pid: int) -> None:
+        """Two looks in a row, since a stop may last for a moment only."""
+        held = 0
+        while link.is_open:
+            await asyncio.sleep(_LOOK_S)
+            entry = look_at(pid)
+            held = held + 1 if entry is not None and entry.is_stopped else 0
+            if held == 2 and link.is_open:
+                self._report(
+                    f"the sandbox was frozen from outside (process {pid} was stopped), open a new one."
+                )
+                link.close(self.trouble or "")
+                return
+
+
+def _state(process: Process) -> str:
+    if process.is_stopped:
+        return "was frozen by a signal"
+    status = process.returncode
+    if status is None:
+        return "has ended"
+    return f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
