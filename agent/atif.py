@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pilotfish.agent import events as log
+from pilotfish.agent.show import run_note
 
 SCHEMA = "ATIF-v1.8"
 
@@ -52,7 +53,12 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
             "total_cached_tokens": sum(usage.cached_tokens for usage in usages),
             "total_steps": len(steps),
         },
-        "extra": {"task": start.task, "seed": start.seed, "end": ends[-1].model_dump() if ends else None},
+        "extra": {
+            "sandbox": run_note(run.started),
+            "task": start.task,
+            "seed": start.seed,
+            "end": ends[-1].model_dump() if ends else None,
+        },
     }
 
 

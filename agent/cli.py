@@ -194,7 +194,8 @@ def _asker(as_json: bool) -> Any:
 
 
 def _finish_run(result: dict[str, Any], as_json: bool) -> None:
-    _print(result, as_json, [f"log   {result['folder']}"])
+    notes = [result["host_desktop"]] if result["host_desktop"] else []
+    _print(result, as_json, [f"log   {result['folder']}", *notes])
     if result["end"] == "stopped":
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if result["passed"] else FAILED)
@@ -214,6 +215,16 @@ def run(
     ] = False,
     tools: Annotated[
         str | None, typer.Option(help="With --instruction: tools by name, as computer,shell,edit,browser.")
+    ] = None,
+    host: Annotated[
+        bool,
+        typer.Option(
+            "--host", help="With --instruction: act on YOUR OWN X11 DESKTOP, NOT SANDBOXED, asking each time."
+        ),
+    ] = False,
+    monitor: Annotated[
+        str | None,
+        typer.Option(help="With --host: a name or number of `xrandr --listmonitors`. Default: the primary."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
     review: Annotated[
@@ -236,9 +247,11 @@ def run(
 ) -> None:
     """Do one task in a fresh sandbox, and record every step.
 
-    The model watches the sandbox's screen and acts with its tools; nothing runs on this machine itself. The
-    run's folder holds the log and the frames; `pilotfish replay` shows it, `pilotfish resume` goes on with
-    it. The exit status is 0 only if the task was solved.
+    The model watches the sandbox's screen and acts with its tools; nothing runs on this machine itself. With
+    --host, mouse and keyboard act on your own desktop, and all else stays in the sandbox: Ctrl+Alt+Escape, or
+    the pointer pushed into a corner, stops that at once. The run's folder holds the log and the frames;
+    `pilotfish replay` shows it, `pilotfish resume` goes on with it. The exit status is 0 only if the task was
+    solved.
 
     Examples:
 
@@ -252,12 +265,16 @@ def run(
     """
     if (task is None) == (instruction is None):
         raise typer.BadParameter("give either a TASK or --instruction")
-    if task is not None and (workspace or desktop or tools):
+    if task is not None and (workspace or desktop or tools or host):
         raise typer.BadParameter(
-            "--workspace, --desktop and --tools go with --instruction; a task file has its own"
+            "--workspace, --desktop, --host and --tools go with --instruction; a task file has its own"
         )
     if review and workspace is None:
         raise typer.BadParameter("--review goes with --workspace")
+    if host and desktop:
+        raise typer.BadParameter("--desktop is one in the sandbox, --host is your own; give one of them")
+    if monitor is not None and not host:
+        raise typer.BadParameter("--monitor goes with --host")
     from pilotfish.agent.run import Target, run_target
 
     settings = _settings(
@@ -272,6 +289,8 @@ def run(
         network=allow_host or None,
         yes=yes or None,
     )
+    if host and settings.yes and not yes:
+        raise typer.BadParameter("the setting yes does not hold for --host; give the flag --yes, or unset it")
     target = Target(
         task=_absolute(task),
         instruction=instruction,
@@ -280,6 +299,8 @@ def run(
         tools=tuple(name.strip() for name in tools.split(",") if name.strip()) if tools else (),
         seed=seed,
         review=review,
+        host=host,
+        monitor=monitor,
     )
     result = asyncio.run(run_target(target, settings, ask=_asker(as_json), on_event=_narrator(as_json)))
     _finish_run(result, as_json)

@@ -87,6 +87,23 @@ class Watcher(Protocol):
     def close(self) -> None: ...
 
 
+def is_composited(display_name: str) -> bool:
+    """Whether a compositing manager paints the screen.
+
+    What it paints by the GPU is not always reported as damage, so such a screen has to be compared. Source:
+    Extended Window Manager Hints, _NET_WM_CM_Sn. Raises `Xlib.error.DisplayError` without a display.
+    """
+    from Xlib import X, display
+
+    connection: Any = display.Display(display_name)
+    try:
+        number = connection.get_default_screen()
+        owner = connection.get_selection_owner(connection.intern_atom(f"_NET_WM_CM_S{number}"))
+        return bool(owner != X.NONE)
+    finally:
+        connection.close()
+
+
 class XDamageWatcher:
     """Changes as the X server reports them (X Damage extension 1.1, report level DeltaRectangles).
 

@@ -112,6 +112,10 @@ class RunStarted(Record):
     """Whether the run was allowed to act outside of a sandbox."""
     network: list[str] = Field(default_factory=list)
     """The hosts that programs in the sandbox might reach."""
+    host_desktop: str = ""
+    """The warning of a run whose computer tool acts on the user's own desktop, with the monitor."""
+    host_stop: str = ""
+    """How such a run is stopped in an emergency."""
 
 
 class Resumed(Record):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotfish.sandbox import Sandbox, SandboxSpec
+from pilotfish.sandbox import HostDesktop, Sandbox, SandboxSpec
 from pilotfish.tasks.environment import End, Grade
 from pilotfish.tools.grid import Screen
 
@@ -37,3 +37,22 @@ class FreeForm:
     async def grade(self, box: Sandbox, end: End) -> Grade:
         passed = end.status == "done"
         return Grade(float(passed), passed, "Nothing was graded; the model's own word counts.")
+
+
+@dataclass(frozen=True)
+class OnHost(FreeForm):
+    """The environment of `pilotfish run --host`: the screen is the user's own, all else is in the sandbox."""
+
+    host: HostDesktop | None = None
+
+    def screen(self, box: Sandbox) -> Screen:
+        assert self.host is not None
+        monitor = self.host.monitor()
+        return Screen(self.host.name, monitor.x, monitor.y, monitor.width, monitor.height, shared=True)
+
+    async def start(self, box: Sandbox) -> str:
+        assert self.host is not None
+        return (
+            f"{self.instruction}\n\nThe screen is monitor {self.host.monitor().name} of the user's own "
+            "desktop. The computer tool acts there; the other tools work in a sandbox apart from it."
+        )

@@ -94,6 +94,10 @@ class FormatError(NotExecuted):
     """It makes no sense: no such tool, or arguments that do not fit."""
 
 
+class ScreenChanged(NotExecuted):
+    """It was meant for a screen that is not there any more."""
+
+
 class Denied(NotExecuted):
     """The policy or a person refused it."""
 

@@ -31,6 +31,7 @@ from pilotfish.agent.limits import (
     MachineBroke,
     ModelBroke,
     NotExecuted,
+    ScreenChanged,
     Stopped,
     TimeLimit,
 )
@@ -38,6 +39,7 @@ from pilotfish.agent.policy import Policy
 from pilotfish.agent.prompt import NOT_EXECUTED, developer_turn, first_turn, no_call, tool_turn
 from pilotfish.agent.recorder import CaptureError, Observed, Recorder
 from pilotfish.agent.resume import Standing
+from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import (
     CallChunk,
     EndChunk,
@@ -334,6 +336,7 @@ class Episode:
             raise Denied(decision.reason)
         if self._keeper is not None:
             await self._or_stopped(self._keeper.before(call, self._step))
+        self._follow_screen()
         self.events.append(log.Intended(step=self._step, call=_call_data(call)))
         context = ToolContext(self.box, self._screen)
         try:
@@ -349,6 +352,23 @@ class Episode:
         hit = await self.box.limits_hit()
         return (
             replace(result, text="\n".join([result.text, *(f"[{told}]" for told in hit)])) if hit else result
+        )
+
+    def _follow_screen(self) -> None:
+        """Look where the screen is now. Raises `ScreenChanged` when it is not what the model last saw."""
+        try:
+            screen = self.environment.screen(self.box)
+        except SandboxError as error:
+            raise MachineBroke(str(error)) from error
+        seen = self._screen
+        if screen == seen or screen is None or seen is None or self._recorder is None:
+            return
+        self._screen = screen
+        self._recorder.look_at(Rect(screen.x, screen.y, screen.width, screen.height))
+        raise ScreenChanged(
+            f"The screen has changed from {seen.width}x{seen.height} pixels at {seen.x}, {seen.y} to "
+            f"{screen.width}x{screen.height} at {screen.x}, {screen.y}, so nothing was done; look at the new "
+            "picture and act on that."
         )
 
     async def _run_watched(
@@ -467,7 +487,7 @@ class Episode:
             await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise Stopped("The run was stopped.")
+            raise Stopped(self.stop.reason if isinstance(self.stop, Stop) else Stop.reason)
         finally:
             for pending in (task, stopping):
                 if not pending.done():

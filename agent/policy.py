@@ -53,11 +53,21 @@ class Policy:
     """Decides about calls. Stateless: an approval holds for one call only."""
 
     def __init__(
-        self, rules: Sequence[Rule] = (), *, default: Verdict = "allow", ask: Ask | None = None
+        self,
+        rules: Sequence[Rule] = (),
+        *,
+        default: Verdict = "allow",
+        ask: Ask | None = None,
+        on_host: bool = False,
     ) -> None:
-        """`ask` None means that nobody is there: what would be asked is denied."""
+        """`ask` None means that nobody is there: what would be asked is denied.
+
+        on_host: whether the computer tool acts on the user's own desktop; then an action that no rule names
+        is asked about, unless the default denies it.
+        """
         self.rules = tuple(rules)
         self.default = default
+        self._on_host = on_host
         self._ask = ask
 
     def verdict(self, call: ToolCall) -> Verdict:
@@ -68,6 +78,8 @@ class Policy:
                 return verdict
         if _allowed([rule.command for rule in rules if rule.verdict == "allow"], call):
             return "allow"
+        if self._on_host and self.default == "allow" and _acts_on_screen(call):
+            return "ask"
         return self.default
 
     async def decide(self, call: ToolCall) -> Decision:
@@ -96,6 +108,14 @@ def describe(call: ToolCall) -> str:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         lines.append(f"  {visible(name, one_line=True)}: " + visible(text).replace("\n", "\n    "))
     return "\n".join(lines)
+
+
+_WATCHING = ("screenshot", "zoom", "cursor_position", "wait", "done", "infeasible")
+
+
+def _acts_on_screen(call: ToolCall) -> bool:
+    """Whether a call moves the mouse or presses something; one that only looks does not."""
+    return call.name == "computer" and call.arguments.get("action") not in _WATCHING
 
 
 def _names(rule: Rule, call: ToolCall) -> bool:

@@ -27,7 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from pilotfish.agent.camera import Camera, Frame, XCamera
-from pilotfish.agent.damage import Blinks, PollingWatcher, Rect, Watcher, XDamageWatcher
+from pilotfish.agent.damage import Blinks, PollingWatcher, Rect, Watcher, XDamageWatcher, is_composited
 from pilotfish.agent.prompt import Observation, observation_word
 from pilotfish.model.protocol import Clip
 from pilotfish.sandbox import SandboxError
@@ -173,7 +173,16 @@ class Recorder:
                 if future.done() and not future.cancelled():
                     future.exception()
 
+    def look_at(self, region: Rect) -> None:
+        """Watch another region of the display from the next clip on."""
+        self._send(lambda: self._move_to(region))
+
     # The rest runs in the recorder's thread, except _send and _close.
+
+    def _move_to(self, region: Rect) -> None:
+        self.region = region
+        if self._watcher.poll_s is not None:
+            self._watcher = PollingWatcher(region)
 
     def _send(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
@@ -220,7 +229,7 @@ class Recorder:
         try:
             self._grab()
             self._watcher = PollingWatcher(self.region)
-            if self._use_damage:
+            if self._use_damage and not is_composited(self.display):
                 with contextlib.suppress(LookupError):
                     self._watcher = XDamageWatcher(self.display)
         except (CaptureError, DisplayError, OSError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import attempt_line, sandbox_note
+from pilotfish.agent.show import attempt_line, run_note
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -51,7 +51,7 @@ def build_page(run: log.RunLog, *, episodes: Sequence[int] | None = None) -> str
         "run": run.started.run,
         "model": run.started.model,
         "command": run.started.command,
-        "sandbox": sandbox_note(run.started.sandbox_level, run.started.network),
+        "sandbox": run_note(run.started),
         "status": run.ended.status if run.ended else "open",
         "episodes": shown,
         "frames": _embedded(run.frames, used),

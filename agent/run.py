@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 from pilotfish import __version__
 from pilotfish.agent import events as log
-from pilotfish.agent.freeform import NAME, FreeForm
+from pilotfish.agent.freeform import NAME, FreeForm, OnHost
 from pilotfish.agent.models import model_name, open_model
 from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.player import Job, Player, new_conversation
@@ -20,7 +19,8 @@ from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
-from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.agent.stopping import Stop, stop_on_signals
+from pilotfish.sandbox import HostDesktop
 from pilotfish.sandbox.review import prepare
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
@@ -33,11 +33,17 @@ DEMO_TASK, DEMO_SEED = "miniwob/login-user", 900_003
 SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
 """Folders of a run: what its workspace was before each call, and the workspace if it has no other."""
 OnEvent = Callable[[log.Event], None]
+JobFor = Callable[[Path, HostDesktop | None], Job]
+"""Makes a job, given the run's folder and the user's own desktop if the run works there."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to do: a task by name or file, or an instruction with a workspace and perhaps a desktop."""
+    """What to do: a task by name or file, or an instruction with a workspace and perhaps a desktop.
+
+    host: whether the desktop is the user's own, of which `monitor` (a name or a number; None is the primary
+    one) is the screen.
+    """
 
     task: str | None = None
     instruction: str | None = None
@@ -47,19 +53,27 @@ class Target:
     seed: int | None = None
     review: bool = False
     """Work in a copy of the workspace, which is itself untouched until the changes are brought over."""
+    host: bool = False
+    monitor: str | None = None
 
 
-def policy_of(settings: Settings, ask: Ask | None) -> Policy:
-    """The policy of a run. With `yes` every question is answered so; without a person it is denied."""
+def policy_of(settings: Settings, ask: Ask | None, host: str = "") -> Policy:
+    """The policy of a run. With `yes` every question is answered so; without a person it is denied.
+
+    host: the warning of a run on the user's own desktop.
+    """
+    warning = ". ".join(
+        note for note in (host, sandbox_note(0) if settings.sandbox_level == 0 else "") if note
+    )
 
     async def agree(text: str) -> bool:
         return True
 
     async def warn(text: str) -> bool:
-        return ask is not None and await ask(f"{sandbox_note(0)}\n{text}")
+        return ask is not None and await ask(f"{warning}\n{text}")
 
-    asker = agree if settings.yes else warn if ask and settings.sandbox_level == 0 else ask
-    return Policy(settings.rules, default=settings.default_verdict, ask=asker)
+    asker = agree if settings.yes else warn if ask and warning else ask
+    return Policy(settings.rules, default=settings.default_verdict, ask=asker, on_host=bool(host))
 
 
 async def run_target(
@@ -77,28 +91,36 @@ async def run_target(
     job_for, task = _resolve(target)
     if task is not None:
         check_hosts(task, settings)
-    folder = log.new_run_folder(settings.record_dir)
-    _keep_apart(target, folder)
-    with stop_on_signals() as stop:
+    async with contextlib.AsyncExitStack() as stack:
+        stop = stack.enter_context(stop_on_signals())
+        host = None
+        if target.host:
+            host = await stack.enter_async_context(HostDesktop.open(target.monitor, stop.because))
+        warning = "" if host is None else _warning(host, settings)
+        folder = log.new_run_folder(settings.record_dir)
+        _keep_apart(target, folder)
         model = open_model(settings)(task)
-        with log.EventLog(folder, on_event) as events:
-            options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
-            events.append(
-                log.RunStarted(
-                    run=folder.name,
-                    pilotfish=__version__,
-                    command="demo" if command == "demo" else "run",
-                    model=model_name(settings),
-                    attention=settings.attention,
-                    sandbox_level=settings.sandbox_level,
-                    on_host=settings.sandbox_level == 0,
-                    network=list(settings.network),
-                    options=json.loads(json.dumps(options)),
-                )
+        events = stack.enter_context(log.EventLog(folder, on_event))
+        options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
+        events.append(
+            log.RunStarted(
+                run=folder.name,
+                pilotfish=__version__,
+                command="demo" if command == "demo" else "run",
+                model=model_name(settings),
+                attention=settings.attention,
+                sandbox_level=settings.sandbox_level,
+                on_host=settings.sandbox_level == 0 or host is not None,
+                network=list(settings.network),
+                host_desktop=warning,
+                host_stop="" if host is None else host.hot_key,
+                options=json.loads(json.dumps(options)),
             )
-            with closing_record(events, stop):
-                async with Player(settings, events, policy_of(settings, ask), stop) as player:
-                    await player.play(job_for(folder), model)
+        )
+        stack.enter_context(closing_record(events, stop))
+        policy = policy_of(settings, ask, warning)
+        player = await stack.enter_async_context(Player(settings, events, policy, stop))
+        await player.play(job_for(folder, host), model)
     return report(log.read_run(folder))
 
 
@@ -114,10 +136,15 @@ async def resume_target(
         target = Target(**options | {"tools": tuple(options["tools"])})
     except (KeyError, TypeError):
         raise log.LogError(log.cannot_go_on(run.started)) from None
+    if target.host:
+        raise log.LogError(
+            f"The run {run.started.run} worked on your own desktop, which cannot be brought back; start anew "
+            "with pilotfish run --host."
+        )
     job_for, task = _resolve(target)
     if task is not None:
         check_hosts(task, settings)
-    job = job_for(run.folder)
+    job = job_for(run.folder, None)
     groups = run.episodes()
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
         if groups and log.has_ended(groups[-1]):
@@ -146,6 +173,10 @@ def _keep_apart(target: Target, folder: Path) -> None:
         )
 
 
+def _warning(host: HostDesktop, settings: Settings) -> str:
+    return f"{host.protection}{', AND NOBODY IS ASKED (--yes)' if settings.yes else ''}"
+
+
 def _taken_over(unknown: log.CallData | None) -> str:
     if unknown is None:
         return "The run goes on after its last finished step."
@@ -153,7 +184,7 @@ def _taken_over(unknown: log.CallData | None) -> str:
 
 
 @contextlib.contextmanager
-def closing_record(events: log.EventLog, stop: asyncio.Event) -> Iterator[None]:
+def closing_record(events: log.EventLog, stop: Stop) -> Iterator[None]:
     """Write how the run ended, whatever happens in the block."""
     try:
         yield
@@ -163,10 +194,13 @@ def closing_record(events: log.EventLog, stop: asyncio.Event) -> Iterator[None]:
         status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
         events.append(log.RunEnded(status=status, reason=str(error) or type(error).__name__))
         raise
-    events.append(log.RunEnded(status="interrupted" if stop.is_set() else "finished"))
+    if stop.is_set():
+        events.append(log.RunEnded(status="interrupted", reason=stop.reason))
+    else:
+        events.append(log.RunEnded(status="finished"))
 
 
-def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
+def _resolve(target: Target) -> tuple[JobFor, Task | None]:
     """How to make the job of a target once its run folder is known, and its task."""
     for name in target.tools:
         if name not in TOOLS:
@@ -177,12 +211,12 @@ def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
                 raise TaskError(f"The tool {name} needs a display; add --desktop.")
         if not (target.instruction or "").strip():
             raise TaskError("The instruction is empty; say what to do, or name a task.")
-        return lambda folder: _free_job(target, folder), None
+        return lambda folder, host: _free_job(target, folder, host), None
     task = find_task(target.task)
     if target.seed is not None:
         task = task.with_seed(target.seed)
 
-    def job(folder: Path) -> Job:
+    def job(folder: Path, host: HostDesktop | None) -> Job:
         keeps_files = task.environment.kind in ("shell", "code")
         workspace = _workspace(folder) if keeps_files else None
         seed = target.seed
@@ -192,7 +226,7 @@ def _resolve(target: Target) -> tuple[Callable[[Path], Job], Task | None]:
     return job, task
 
 
-def _free_job(target: Target, folder: Path) -> Job:
+def _free_job(target: Target, folder: Path, host: HostDesktop | None) -> Job:
     if target.workspace and not target.review:
         workspace = Path(target.workspace)
     elif target.workspace:
@@ -201,8 +235,11 @@ def _free_job(target: Target, folder: Path) -> Job:
     else:
         workspace = _workspace(folder)
     environment = FreeForm(target.instruction or "", workspace, target.desktop)
-    default = ("computer", "shell", "edit") if target.desktop else ("shell", "edit")
-    kept = None if target.desktop else workspace
+    if host is not None:
+        environment = OnHost(target.instruction or "", workspace, host=host)
+    has_screen = target.desktop or host is not None
+    default = ("computer", "shell", "edit") if has_screen else ("shell", "edit")
+    kept = None if has_screen else workspace
     tools = target.tools or default
     return Job(0, NAME, environment, tools, Limits(), None, kept, folder / SNAPSHOTS)
 
@@ -227,6 +264,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "attention": started.attention,
         "sandbox_level": started.sandbox_level,
         "network": started.network,
+        "host_desktop": started.host_desktop,
         "end": end.end if end else "open",
         "passed": end.passed if end else False,
         "score": end.score if end else 0.0,

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+import termios
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -56,6 +57,13 @@ def attempt_line(attempt: log.AttemptData) -> str:
     return f"{what.strip()} {attempt.verdict}{size}" + (f": {attempt.why}" if attempt.why else "")
 
 
+def run_note(started: log.RunStarted) -> str:
+    """What anybody who looks at a run has to know of where it acts; '' when that is a whole sandbox."""
+    return ". ".join(
+        note for note in (started.host_desktop, sandbox_note(started.sandbox_level, started.network)) if note
+    )
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -63,8 +71,8 @@ def steps(count: int) -> str:
 
 def _lines(event: log.Event) -> list[str]:
     match event:
-        case log.RunStarted(sandbox_level=level, network=network) if level != 3 or network:
-            return [sandbox_note(level, network)]
+        case log.RunStarted():
+            return [line for line in (run_note(event), event.host_stop) if line]
         case log.Networked():
             lines = [attempt_line(attempt) for attempt in event.attempts if _is_news(attempt)]
             lines += [event.note] if event.note else []
@@ -99,6 +107,8 @@ def _is_news(attempt: log.AttemptData) -> bool:
 async def ask_on_terminal(text: str) -> bool:
     """Show what will run and read y or n from the terminal; anything but y or yes is no."""
     say(text, sys.stderr)
+    # What was typed before the question is no answer to it, whoever typed it.
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     print("Run this? [y/N] ", end="", flush=True, file=sys.stderr)
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

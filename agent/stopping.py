@@ -10,12 +10,23 @@ from collections.abc import Iterator
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Stop(asyncio.Event):
+    """Set when the run must stop; `reason` says why, in one sentence."""
+
+    reason = "The run was stopped."
+
+    def because(self, reason: str) -> None:
+        """Set it with a reason of its own."""
+        self.reason = reason
+        self.set()
+
+
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[asyncio.Event]:
+def stop_on_signals() -> Iterator[Stop]:
     """An event that the first signal sets; the second one cancels the task that entered this block."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
-    stop = asyncio.Event()
+    stop = Stop()
 
     def heard() -> None:
         if stop.is_set() and task is not None:

@@ -8,6 +8,7 @@ from pilotfish.sandbox.differences import Change, Diff
 from pilotfish.sandbox.display import Display
 from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
 from pilotfish.sandbox.files import FileEntry, Files
+from pilotfish.sandbox.host import HostDesktop
 from pilotfish.sandbox.network import Attempt, Network, NetworkLog
 from pilotfish.sandbox.pieces import Piece, check
 from pilotfish.sandbox.process import Process
@@ -26,6 +27,7 @@ __all__ = [
     "Download",
     "FileEntry",
     "Files",
+    "HostDesktop",
     "Limits",
     "Network",
     "NetworkLog",

@@ -55,7 +55,10 @@ class Environment(Protocol):
         ...
 
     def screen(self, box: Sandbox) -> Screen | None:
-        """The region of the display that the model sees; None for a task without a display."""
+        """The region of the display that the model sees, as it is now; None for a task without a display.
+
+        Raises `SandboxError` when it is gone.
+        """
         ...
 
     async def start(self, box: Sandbox) -> str:

@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
+
+from .own_desktop import THREE, OwnDesktop, own_desktop
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def _own_desktop() -> Iterator[OwnDesktop]:
+    with own_desktop() as found:
+        yield found
+
+
+@pytest.fixture
+def desktop(_own_desktop: OwnDesktop, monkeypatch: pytest.MonkeyPatch) -> OwnDesktop:
+    """A person's own desktop, and DISPLAY set to it: three monitors, the pointer in the middle."""
+    monkeypatch.setenv("DISPLAY", _own_desktop.name)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    _own_desktop.set_monitors(THREE)
+    _own_desktop.hand_moves(1400, 400)
+    return _own_desktop

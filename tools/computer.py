@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import mss
 import numpy as np
@@ -72,8 +73,13 @@ class ComputerTool:
 
     async def _act(self, args: ComputerArgs, screen: Screen) -> ToolResult:
         if screen.display not in self._drivers:
-            self._drivers[screen.display] = InputDriver(screen.display)
+            self._drivers[screen.display] = InputDriver(screen.display, shared=screen.shared)
         driver = self._drivers[screen.display]
+        driver.notes = []
+        result = await self._do(args, screen, driver)
+        return replace(result, text="; ".join([result.text, *driver.notes])) if driver.notes else result
+
+    async def _do(self, args: ComputerArgs, screen: Screen, driver: InputDriver) -> ToolResult:
         match args.action:
             case "screenshot":
                 return ToolResult(True, "ok")

@@ -19,7 +19,7 @@ class Screen:
 
     display: the display's name, for example ":107". x, y: the region's top left corner in the display's
     pixels; may be negative where a monitor lies left of or above the first one. width, height: its size in
-    pixels.
+    pixels. shared: whether a person uses the display too; then what is theirs is left alone.
     """
 
     display: str
@@ -27,6 +27,7 @@ class Screen:
     y: int
     width: int
     height: int
+    shared: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.height < 1:

@@ -26,9 +26,15 @@ class InputDriver:
     starts a fresh one. Not for use from two event loops.
     """
 
-    def __init__(self, display: str, answer_s: float = 10.0) -> None:
-        """answer_s: how long a call may take beyond the time the operation itself lasts, in seconds."""
+    def __init__(self, display: str, answer_s: float = 10.0, *, shared: bool = False) -> None:
+        """answer_s: how long a call may take beyond the time the operation itself lasts, in seconds.
+
+        shared: whether a person uses the display too (`host_input.py`).
+        """
         self._name = display
+        self._module = f"pilotfish.tools.{'host_input' if shared else 'input_process'}"
+        self.notes: list[str] = []
+        """What the last call has to tell the model."""
         self._answer_s = answer_s
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
@@ -75,7 +81,7 @@ class InputDriver:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "pilotfish.tools.input_process",
+            self._module,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -109,6 +115,7 @@ class InputDriver:
         if not line:
             raise EOFError
         answer = json.loads(line)
+        self.notes = answer.get("notes", [])
         if not answer["ok"]:
             raise InputError(answer["error"])
         return answer["value"]
@@ -128,7 +135,7 @@ class InputDriver:
 
 
 def _environment(display: str) -> dict[str, str]:
-    kept = ("PATH", "HOME", "LANG", "XAUTHORITY", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+    kept = ("PATH", "HOME", "LANG", "XAUTHORITY", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "WINDOWID")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     roots = [str(Path(pilotfish.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(root for root in roots if root)

@@ -3,9 +3,9 @@
 pyautogui reads DISPLAY once, when it is imported, so each display has a process of its own:
 `python -m pilotfish.tools.input_process` with DISPLAY set. It reads one JSON object per line,
 `{"op": ..., parameters}`, and answers each by one line, `{"ok": true, "value": ...}` or
-`{"ok": false, "error": ...}`; the first line, without a request, says whether it is ready. It ends at the end
-of its input or on SIGTERM, and releases what it holds in any case. If it is killed, its successor on the
-display releases it.
+`{"ok": false, "error": ...}`, perhaps with `"notes"` for the model; the first line, without a request, says
+whether it is ready. It ends at the end of its input or on SIGTERM, and releases what it holds in any case. If
+it is killed, its successor on the display releases it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from Xlib.ext import xtest
 from pilotfish.tools.keyboard import Keyboard
 
 _OWNER_PROPERTY = "_PILOTFISH_INPUT_PROCESS"
-_BUTTONS = {"left": X.Button1, "middle": X.Button2, "right": X.Button3}
+BUTTONS = {"left": X.Button1, "middle": X.Button2, "right": X.Button3}
 _CLICK_INTERVAL_S = 0.03
 # A drag is recognised by programs from motion they see while the button is down.
 _DRAG_STEPS = 12
@@ -37,6 +37,8 @@ _DRAG_PAUSE_S = 0.05
 
 class InputProcess:
     """The operations of one display. Public methods without an underscore are the protocol's operations."""
+
+    keyboard_type = Keyboard
 
     def __init__(self) -> None:
         # pyautogui can do without mouseinfo, which ends the whole process where tkinter is missing.
@@ -49,7 +51,7 @@ class InputProcess:
         self._display = display.Display()
         self._root = self._display.screen().root
         self._owner_atom = self._display.intern_atom(_OWNER_PROPERTY)
-        self._keyboard = Keyboard(self._display, self._gui)
+        self._keyboard = self.keyboard_type(self._display, self._gui)
         self._buttons_held: set[str] = set()
         self._release_after_crash()
 
@@ -97,8 +99,7 @@ class InputProcess:
             self._move_to(at)
             changed = self._is_down("left") != press
             if press:
-                self._buttons_held.add("left")
-                self._gui.mouseDown(button="left", _pause=False)
+                self._button_down("left")
             else:
                 self._button_up("left")
         return changed
@@ -128,16 +129,19 @@ class InputProcess:
             self.move(*at)
 
     def _is_down(self, button: str) -> bool:
-        return bool(self._root.query_pointer().mask & (X.Button1Mask << (_BUTTONS[button] - 1)))
+        return bool(self._root.query_pointer().mask & (X.Button1Mask << (BUTTONS[button] - 1)))
 
     @contextlib.contextmanager
     def _button(self, button: str) -> Iterator[None]:
-        self._buttons_held.add(button)
-        self._gui.mouseDown(button=button, _pause=False)
+        self._button_down(button)
         try:
             yield
         finally:
             self._button_up(button)
+
+    def _button_down(self, button: str) -> None:
+        self._buttons_held.add(button)
+        self._gui.mouseDown(button=button, _pause=False)
 
     def _button_up(self, button: str) -> None:
         if self._is_down(button):
@@ -168,14 +172,16 @@ class InputProcess:
     def _run(self, requests: TextIO, answer: Callable[[dict[str, Any]], None]) -> None:
         try:
             for line in requests:
-                request = json.loads(line)
-                operation = getattr(self, request.pop("op"))
-                try:
-                    answer({"ok": True, "value": operation(**request)})
-                except ValueError as error:
-                    answer({"ok": False, "error": str(error)})
+                answer(self._serve(json.loads(line)))
         finally:
             self._release_held()
+
+    def _serve(self, request: dict[str, Any]) -> dict[str, Any]:
+        parameters = {name: value for name, value in request.items() if name != "op"}
+        try:
+            return {"ok": True, "value": getattr(self, request["op"])(**parameters)}
+        except ValueError as error:
+            return {"ok": False, "error": str(error)}
 
 
 def _lives(pid: int) -> bool:
@@ -191,7 +197,7 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def main() -> None:
+def serve(kind: type[InputProcess]) -> None:
     """Serve standard input until it ends. What libraries print goes to standard error."""
     signal.signal(signal.SIGTERM, _end)
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
@@ -201,7 +207,7 @@ def main() -> None:
         channel.write(json.dumps(value) + "\n")
 
     try:
-        process = InputProcess()
+        process = kind()
     except Exception as error:  # whatever keeps pyautogui or the display from starting is told, not raised
         answer({"ok": False, "error": f"{type(error).__name__}: {error}".splitlines()[0]})
         return
@@ -210,4 +216,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(InputProcess)
