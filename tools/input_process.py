@@ -56,7 +56,13 @@ class InputProcess:
         self._release_after_crash()
 
     def move(self, x: int, y: int) -> None:
-        """Move the pointer to display pixel (x, y)."""
+        """Move the pointer to display pixel (x, y). Raises ValueError if the display has shrunk."""
+        root = self._root.get_geometry()
+        if not (0 <= x < root.width and 0 <= y < root.height):
+            raise ValueError(
+                f"pixel ({x}, {y}) is not on the display any more, which is {root.width}x{root.height} now; "
+                "look at the screen"
+            )
         self._gui.moveTo(x, y, _pause=False)
 
     def position(self) -> list[int]:
