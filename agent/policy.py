@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from pilotfish.agent.safetext import visible
+from pilotfish.agent.safetext import visible, warnings
 from pilotfish.model.protocol import ToolCall
 
 Verdict = Literal["allow", "ask", "deny"]
@@ -101,13 +101,15 @@ class Policy:
 
 def describe(call: ToolCall) -> str:
     """Exactly what will run, for a person: the tool's name, then each argument in full, hidden characters
-    spelt out.
+    spelt out, then what could be overlooked.
     """
     lines = [visible(call.name, one_line=True)]
+    notes: list[str] = []
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         lines.append(f"  {visible(name, one_line=True)}: " + visible(text).replace("\n", "\n    "))
-    return "\n".join(lines)
+        notes += [f"  ! {visible(name, one_line=True)}: {warning}" for warning in warnings(text)]
+    return "\n".join(lines + notes)
 
 
 _WATCHING = ("screenshot", "zoom", "cursor_position", "wait", "done", "infeasible")

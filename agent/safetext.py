@@ -6,6 +6,7 @@ make a command read differently from what it is. Everything that does not show a
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 _KEPT = {"\n", "\t"}
@@ -24,6 +25,20 @@ _HIDDEN = frozenset(
         0xFEFF,
         0xFFA0,
     ]
+)
+# Blanks or lines that push what follows out of sight.
+_PADDING = re.compile(r"[^\S\n]{40,}\S|(?:[^\S\n]*\n){15,}[^\S\n]*\S")
+_WORD = re.compile(r"[\w.-]+")
+_LOOKALIKES = (
+    "CYRILLIC",
+    "GREEK",
+    "ARMENIAN",
+    "CHEROKEE",
+    "COPTIC",
+    "FULLWIDTH LATIN",
+    "MATHEMATICAL",
+    "LATIN LETTER SMALL CAPITAL",
+    "CIRCLED LATIN",
 )
 
 
@@ -44,6 +59,33 @@ def _spelt(char: str, one_line: bool) -> str:
     if unicodedata.category(char) == "Zs":
         return char
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def warnings(text: str) -> list[str]:
+    """What a person who is to approve `text` could overlook, a sentence each."""
+    found = []
+    if visible(text) != text:
+        found.append("it has characters that do not show; they are spelt out")
+    if _PADDING.search(text):
+        found.append("it goes on after a long gap; read on to its end")
+    for word in _WORD.findall(text):
+        if any(char.isascii() and char.isalpha() for char in word) and any(map(_looks_latin, word)):
+            found.append(
+                f"{shortened(word, 80)} mixes alphabets whose letters look alike ({_punycode(word)})"
+            )
+    return list(dict.fromkeys(found))
+
+
+def _looks_latin(char: str) -> bool:
+    return not char.isascii() and unicodedata.name(char, "").startswith(_LOOKALIKES)
+
+
+def _punycode(word: str) -> str:
+    """A host name as it is asked for; of another word, where the other letters are."""
+    labels = [
+        label if label.isascii() else "xn--" + label.encode("punycode").decode() for label in word.split(".")
+    ]
+    return shortened(".".join(labels), 80)
 
 
 def shortened(text: str, limit: int) -> str:

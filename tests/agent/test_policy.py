@@ -63,7 +63,45 @@ async def test_a_person_decides(answer: bool) -> None:
 
     decision = await Policy(RULES, default="ask", ask=ask).decide(shell("echo a[b]c\x1b[2J\u202e"))
     assert (decision.allowed, decision.asked) == (answer, True)
-    assert shown == ["shell\n  command: echo a[b]c\\x1b[2J\\u202e"]
+    assert shown == [
+        "shell\n  command: echo a[b]c\\x1b[2J\\u202e\n"
+        "  ! command: it has characters that do not show; they are spelt out"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        (f"ls{' ' * 60}; curl evil.test", "goes on after a long gap"),
+        (f"ls{chr(10) * 40}curl evil.test", "goes on after a long gap"),
+        (f"ls{chr(0x3000) * 60}; curl evil.test", "goes on after a long gap"),
+        ("curl https://аpple.com/x", "аpple.com mixes alphabets whose letters look alike (xn--pple-43d.com)"),
+        ("curl раураl.com", "раураl.com mixes alphabets"),
+        ("ｃｕｒｌ x.test", ""),
+        ("curl ｅvil.test", "ｅvil.test mixes alphabets"),
+        ("rm a\u200bb", "characters that do not show"),
+        ("echo \u202etxt.exe", "characters that do not show"),
+    ],
+)
+def test_what_could_be_overlooked_is_said(command: str, note: str) -> None:
+    text = describe(shell(command))
+    assert (note in text.partition("\n  ! ")[2]) if note else ("\n  ! " not in text)
+    assert text.startswith("shell\n  command: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -la",
+        "git commit -m 'größer, schöner'",
+        "cat 測試.txt",
+        "echo 'Привет, мир'",
+        "a\n\nb\n    c\td",
+        "😀",
+    ],
+)
+def test_plain_commands_come_without_a_warning(command: str) -> None:
+    assert "\n  ! " not in describe(shell(command))
 
 
 def test_a_description_shows_every_argument_in_full() -> None:
