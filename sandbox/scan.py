@@ -110,6 +110,7 @@ class Scan:
         known = before.entries
         entries: dict[str, Entry] = {}
         below: list[tuple[str, os.stat_result]] = []
+        kept = 0
         with os.scandir(folder) as found:
             for item in found:
                 try:
@@ -126,6 +127,7 @@ class Scan:
                     and entry.size == look.st_size
                 ):
                     entries[name] = entry
+                    kept += 1
                 elif stat.S_ISDIR(look.st_mode):
                     below.append((name, look))
                 elif (entry := self._entry(folder, name, look)) is not None:
@@ -136,11 +138,8 @@ class Scan:
         folders: dict[str, Node] = {}
         for name, look in below:
             self._below(folder, name, look, before, depth, entries, folders)
-        if (
-            before.id
-            and len(entries) == len(known)
-            and all(entries[name] is known.get(name) for name in entries)
-        ):
+        kept += sum(name in entries and entries[name] is known.get(name) for name, _ in below)
+        if before.id and kept == len(entries) == len(known):
             return before
         data = encoded(entries)
         return Node(entries, folders, self.objects.put(data) if self.objects else digest_of(data))
