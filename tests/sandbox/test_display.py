@@ -95,6 +95,39 @@ async def test_two_sandboxes_share_no_display_and_no_clipboard(desk: Sandbox) ->
         assert (await other.shell.run("ls -A /tmp/.X11-unix")).output.split()[0] == f"X{other.display.number}"
 
 
+_KEYLOGGER = """
+import ctypes, time
+x = ctypes.CDLL("libX11.so.6")
+x.XOpenDisplay.restype = ctypes.c_void_p
+display = ctypes.c_void_p(x.XOpenDisplay(None))
+down = ctypes.create_string_buffer(32)
+open("/workspace/listening", "w").close()
+for _ in range(3000):
+    x.XQueryKeymap(display, down)
+    if any(down.raw):
+        print("heard")
+        break
+    time.sleep(0.002)
+"""
+
+
+async def test_programs_of_one_display_hear_each_others_keys(desk: Sandbox) -> None:
+    """Documented, not prevented: who needs two programs apart opens two sandboxes."""
+    logger = await desk.run(["python3", "-c", _KEYLOGGER])
+    await until((desk.workspace / "listening").exists)
+    connection = XDisplay(desk.display.name)
+    try:
+        code = connection.keysym_to_keycode(XK.string_to_keysym("a"))
+        xtest.fake_input(connection, X.KeyPress, code)
+        connection.sync()
+        await logger.wait(20)
+        xtest.fake_input(connection, X.KeyRelease, code)
+        connection.sync()
+    finally:
+        connection.close()
+    assert logger.output.strip() == "heard"
+
+
 async def test_windows_get_no_menus_and_no_message_bus(desk: Sandbox) -> None:
     process = await desk.run(["xterm", "-geometry", "20x5"])
     await until(lambda: len(np.unique(grab(desk).reshape(-1, 3), axis=0)) > 3)
