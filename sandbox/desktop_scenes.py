@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from pilotfish.sandbox.box import Sandbox
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.framebuffer import INNER_SCREEN
 from pilotfish.sandbox.levels import Level
+from pilotfish.sandbox.pieces import find_chromium
 from pilotfish.sandbox.scenes import Scene
 from pilotfish.sandbox.spec import SandboxSpec
 
@@ -119,27 +122,38 @@ _FETCH = """async port => {
 }"""
 
 
+_PORT = 9339
 _LISTENING = "awk '$4 == \"0A\"' /proc/net/tcp /proc/net/tcp6"
+
+
+_ASK = f"""
+import urllib.request
+try: print(urllib.request.urlopen("http://127.0.0.1:{_PORT}/json/list", timeout=5).status)
+except OSError: print("refused")
+"""
 
 
 async def _debugging_port(level: Level) -> tuple[str, str]:
     """Reach the debugging port of a Chromium from the host, from another sandbox and from a page."""
-    port = 9222
-    browser = "chromium --headless=new --user-data-dir=/tmp/other --remote-debugging-port=9222 about:blank"
-    ask = f"curl -s -m 5 -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/json/list"
+    program = str(find_chromium().inner)
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--user-data-dir=/tmp/other"]
+    ask = shlex.join(["python3", "-c", _ASK])
     async with Sandbox.open(_PAGE) as box, Sandbox.open(_PAGE) as other:
-        await box.run(["sh", "-c", browser])
+        await box.run([program, *flags, f"--remote-debugging-port={_PORT}", "about:blank"])
         served = await _until_said(box, ask, "200") and (await box.shell.run(_LISTENING)).output.strip() != ""
         page = await box.browser.open("data:text/html,x")
-        fetched = str(await page.evaluate(_FETCH, port))
-        elsewhere = (await other.shell.run(ask, timeout_s=_SECONDS)).output.strip()
+        fetched = str(await page.evaluate(_FETCH, _PORT))
         await other.browser.open("data:text/html,x")
+        elsewhere = (await other.shell.run(ask, timeout_s=_SECONDS)).output.strip()
         own = (await other.shell.run(_LISTENING)).output.strip()
-    host = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout.strip()
+        host = subprocess.run(
+            [sys.executable, "-c", _ASK], capture_output=True, text=True, check=False
+        ).stdout
+        served &= await _until_said(box, ask, "200")
     reached = {
         "page": fetched != "TypeError",
-        "sandbox": elsewhere != "000",
-        "host": host != "000",
+        "sandbox": elsewhere != "refused",
+        "host": host.strip() != "refused",
         "own": own != "",
     }
     return " ".join(name for name, yes in reached.items() if yes) or "refused", "yes" if served else "no"
