@@ -16,7 +16,6 @@ import select
 import signal
 import termios
 import time
-from dataclasses import dataclass
 
 _TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 197, 198, 199
 
@@ -63,16 +62,18 @@ def quoted(text: str | bytes) -> bytes:
     return b"'" + os.fsencode(text).replace(b"'", b"'\\''") + b"'"
 
 
-@dataclass(frozen=True)
 class Report:
     """How bash stands after a command: its status, its single-letter options, its folder; what sets its
     DEBUG trap again.
     """
 
-    status: int
-    options: str
-    cwd: str
-    trap: bytes = b""
+    __slots__ = ("cwd", "options", "status", "trap")
+
+    def __init__(self, status: int, options: str, cwd: str, trap: bytes = b"") -> None:
+        self.status = status
+        self.options = options
+        self.cwd = cwd
+        self.trap = trap
 
 
 class Bash:

@@ -19,6 +19,8 @@ the first byte of a packet says what it is:
          j{"event": "waiting", "turn": 1, "program": "less", "hidden": false}   turn: of the last r or t
          j{"event": "refused", "errno": 2}      of a cwd that cannot be entered; nothing was run
 
+The first command of a session waits for the imports, so they leave out what is slow: dataclasses, typing.
+
 This process adopts orphans, so everything that a command starts stays its descendant and can be ended.
 """
 
@@ -34,13 +36,16 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
 
 from pilotfish.sandbox.inside.bash import Bash, Report, taken_over
 from pilotfish.sandbox.inside.log import Log
 from pilotfish.sandbox.inside.processes import Known, below, end_below, look_at, processes
 from pilotfish.sandbox.inside.pty import Terminal
 from pilotfish.sandbox.inside.waiting import Waiter, find_waiter, program_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_PACKET = 128 * 1024
 

@@ -9,11 +9,9 @@ inside the sandbox, with the standard library only; a process that may not be lo
 from __future__ import annotations
 
 import os
-import platform
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from pilotfish.sandbox.inside.processes import Entry
 
@@ -36,10 +34,9 @@ _CALLS = {
         441: "epoll",
     },
     "aarch64": {63: "read", 65: "read", 73: "poll", 72: "select", 22: "epoll", 441: "epoll"},
-}.get(platform.machine(), {})
+}.get(os.uname().machine, {})
 
 
-@dataclass(frozen=True)
 class Waiter:
     """A thread that waits for the terminal. Two equal looks mean that it did not run between them.
 
@@ -47,11 +44,22 @@ class Waiter:
     waiting for its own work.
     """
 
-    pid: int
-    thread: int
-    call: str
-    switches: str
-    alone: bool
+    __slots__ = ("alone", "call", "pid", "switches", "thread")
+
+    def __init__(self, pid: int, thread: int, call: str, switches: str, alone: bool) -> None:
+        self.pid = pid
+        self.thread = thread
+        self.call = call
+        self.switches = switches
+        self.alone = alone
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Waiter) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.pid, self.thread, self.switches))
 
 
 def find_waiter(group: Iterable[Entry], device: int) -> Waiter | None:
