@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pilotfish.agent.prompt import PRUNED_CLIP
-from pilotfish.model.protocol import Clip, Image, Message
+from pilotfish.agent.safetext import all_encodable
+from pilotfish.model.protocol import Clip, Image, Message, ToolCall
 
 
 class Conversation:
@@ -45,7 +46,7 @@ class Conversation:
         """
         if message.role == "assistant" and not message.tool_calls and not "".join(_texts(message)).strip():
             raise ValueError("an empty assistant turn cannot be appended; sample the model again")
-        self._messages.append(message)
+        self._messages.append(_encodable(message))
         if self._clips() > self.max_clips:
             self._drop_block()
 
@@ -63,6 +64,16 @@ class Conversation:
                         parts[place] = PRUNED_CLIP
                     seen += 1
             self._messages[index] = replace(message, parts=tuple(parts))
+
+
+def _encodable(message: Message) -> Message:
+    """A turn whose texts a tokenizer or a server can take."""
+    calls = tuple(
+        ToolCall(*(all_encodable(field) for field in (call.id, call.name, call.arguments)))
+        for call in message.tool_calls
+    )
+    parts = tuple(all_encodable(part) if isinstance(part, str) else part for part in message.parts)
+    return Message(message.role, parts, all_encodable(message.reasoning), calls)
 
 
 def _texts(message: Message) -> list[str]:

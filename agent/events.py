@@ -23,7 +23,9 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from pilotfish.agent.safetext import all_encodable
 
 VERSION = 1
 EVENTS, FRAMES = "events.jsonl", "frames"
@@ -44,11 +46,21 @@ class Record(BaseModel):
     t: float = 0.0
     """Unix time in seconds."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _hold_text_only(cls, data: Any) -> Any:
+        return all_encodable(data)
+
 
 class CallData(BaseModel):
     """A tool call as the model made it."""
 
     model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hold_text_only(cls, data: Any) -> Any:
+        return all_encodable(data)
 
     id: str
     name: str

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
+
+from pilotfish.sandbox.terminal import encodable
 
 _KEPT = {"\n", "\t"}
 _HIDDEN = frozenset(
@@ -40,6 +43,17 @@ _LOOKALIKES = (
     "LATIN LETTER SMALL CAPITAL",
     "CIRCLED LATIN",
 )
+
+
+def all_encodable(value: Any) -> Any:
+    """A value of JSON in which every text is one that UTF-8 can take, as logs, models and pages need it."""
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {all_encodable(key): all_encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(all_encodable(item) for item in value)
+    return value
 
 
 def visible(text: str, *, one_line: bool = False) -> str:

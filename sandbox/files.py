@@ -72,6 +72,14 @@ class FileEntry:
     size: int
 
 
+@dataclass(frozen=True)
+class FileState:
+    """Mode bits of a file, and how many names (hard links) it has."""
+
+    mode: int
+    names: int
+
+
 class Files:
     """Files of one workspace. Paths are relative to it, or absolute as seen from inside (/workspace/...).
 
@@ -128,20 +136,29 @@ class Files:
             raise
         return True
 
+    def state(self, path: str | os.PathLike[str]) -> FileState:
+        """The mode bits of a file or folder, and how many names it has."""
+        fd = self._open(self._relative(path), os.O_PATH, 0, path)
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        return FileState(stat.S_IMODE(found.st_mode), found.st_nlink)
+
     def read_bytes(self, path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
         """The content of a regular file of at most `limit` bytes."""
         fd = self._open(self._relative(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, 0, path)
         try:
             found = os.fstat(fd)
             if stat.S_ISDIR(found.st_mode):
-                raise SandboxPathError("not_a_file", f"{str(path)!r} is a folder, name a file in it.")
+                raise SandboxPathError("not_a_file", f"{self._named(path)} is a folder, name a file in it.")
             if not stat.S_ISREG(found.st_mode):
                 raise SandboxPathError(
-                    "not_a_file", f"{str(path)!r} is not a regular file, it cannot be read."
+                    "not_a_file", f"{self._named(path)} is not a regular file, it cannot be read."
                 )
             if found.st_size > limit:
                 raise SandboxPathError(
-                    "too_big", f"{str(path)!r} has {found.st_size} bytes, at most {limit} can be read."
+                    "too_big", f"{self._named(path)} has {found.st_size} bytes, at most {limit} can be read."
                 )
             with open(fd, "rb", closefd=False) as file:
                 return file.read(limit)
@@ -156,37 +173,47 @@ class Files:
         except UnicodeDecodeError as error:
             raise SandboxPathError(
                 "not_text",
-                f"{str(path)!r} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), "
+                f"{self._named(path)} is not UTF-8 text (byte {error.start} is {data[error.start]:#04x}), "
                 "read it as bytes.",
             ) from None
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
         """Create or replace a file in one step: readers see the old content or the new one.
 
-        Mode bits are kept. Missing parent folders are created.
+        Mode bits and the owner are kept; other names of the file (hard links) keep the old content. Missing
+        parent folders are created.
         """
         parent, name = self._parent(path, create=True)
         try:
-            mode = 0o644
+            mode, owner = 0o644, self._owner
             try:
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)
             except FileNotFoundError:
                 pass
             else:
                 if stat.S_ISDIR(found.st_mode):
-                    raise SandboxPathError("not_a_file", f"{str(path)!r} is a folder, choose another name.")
+                    raise SandboxPathError(
+                        "not_a_file", f"{self._named(path)} is a folder, choose another name."
+                    )
                 if not stat.S_ISREG(found.st_mode):
                     raise SandboxPathError(
-                        "refused", f"{str(path)!r} is a link or special file, remove it first."
+                        "refused", f"{self._named(path)} is a link or special file, remove it first."
                     )
                 mode = stat.S_IMODE(found.st_mode) & 0o777
-            self._replace(parent, name, data, mode)
+                if self._owner is not None:
+                    owner = (found.st_uid, found.st_gid)
+                elif found.st_uid != os.geteuid():
+                    raise SandboxPathError(
+                        "refused", f"{self._named(path)} is another user's, who would lose it: copy it first."
+                    )
+            self._replace(parent, name, data, mode, owner)
         except OSError as error:
             raise self._failure(path, error) from error
         finally:
             os.close(parent)
 
-    def _replace(self, parent: int, name: str, data: bytes, mode: int) -> None:
+    @staticmethod
+    def _replace(parent: int, name: str, data: bytes, mode: int, owner: tuple[int, int] | None) -> None:
         draft = f".{secrets.token_hex(8)}.tmp"
         fd = os.open(
             draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent
@@ -194,7 +221,8 @@ class Files:
         try:
             with open(fd, "wb") as file:
                 file.write(data)
-                self._give(fd)
+                if owner is not None:
+                    os.fchown(fd, *owner)
                 os.fchmod(fd, mode)
             os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
@@ -248,6 +276,14 @@ class Files:
             return FileEntry(name, "folder", 0)
         return FileEntry(name, "link" if stat.S_ISLNK(found.st_mode) else "other", 0)
 
+    def _named(self, path: str | os.PathLike[str]) -> str:
+        """A path as programs inside see it, for a sentence."""
+        pure = PurePosixPath(path)
+        if pure.is_relative_to(self.root):
+            pure = self._inner / pure.relative_to(self.root)
+            return repr(str(pure))
+        return repr(str(path))
+
     def _relative(self, path: str | os.PathLike[str]) -> str:
         """The path below the workspace; an absolute one starts with the workspace's name, in or outside."""
         text = os.fspath(path)
@@ -272,7 +308,7 @@ class Files:
         """An open descriptor of the folder that holds `path`, and the last name."""
         pure = PurePosixPath(self._relative(path))
         if pure.name in ("", ".", ".."):
-            raise SandboxPathError("not_a_file", f"{str(path)!r} does not name a file, give one.")
+            raise SandboxPathError("not_a_file", f"{self._named(path)} does not name a file, give one.")
         return self._folder(str(pure.parent), path, create=create), pure.name
 
     def _folder(self, relative: str, path: str | os.PathLike[str], *, create: bool) -> int:
@@ -306,22 +342,24 @@ class Files:
 
     def _failure(self, path: str | os.PathLike[str], error: OSError) -> SandboxPathError:
         if error.errno == errno.ENOENT:
-            return SandboxPathError("missing", f"{str(path)!r} does not exist in the workspace.")
+            return SandboxPathError("missing", f"{self._named(path)} does not exist in the workspace.")
         if error.errno in (errno.EXDEV, errno.ELOOP):
             return self._refusal(path, "outside")
         if error.errno == errno.ENOTDIR:
             return SandboxPathError(
-                "not_a_folder", f"{str(path)!r} goes through or names something that is not a folder."
+                "not_a_folder", f"{self._named(path)} goes through or names something that is not a folder."
             )
         if error.errno == errno.ENOTEMPTY:
             return SandboxPathError(
-                "refused", f"{str(path)!r} is a folder with something in it, empty it first."
+                "refused", f"{self._named(path)} is a folder with something in it, empty it first."
             )
-        return SandboxPathError("refused", f"{str(path)!r} cannot be used ({os.strerror(error.errno or 0)}).")
+        return SandboxPathError(
+            "refused", f"{self._named(path)} cannot be used ({os.strerror(error.errno or 0)})."
+        )
 
     def _refusal(self, path: str | os.PathLike[str], reason: Literal["outside"]) -> SandboxPathError:
         return SandboxPathError(
             reason,
-            f"{str(path)!r} is outside the workspace or reached through a link, "
+            f"{self._named(path)} is outside the workspace or reached through a link, "
             f"give a path inside {self._inner}.",
         )

@@ -154,6 +154,12 @@ class Shell:
         if here is not None:
             here.end()
 
+    async def restart(self, session: str = MAIN) -> bool:
+        """`reset`, and wait until nothing of it runs; returns whether that is so."""
+        here = self._sessions.get(session)
+        self.reset(session)
+        return here is None or await here.is_gone()
+
     def _session(self, name: str) -> ShellSession:
         here = self._sessions.get(name)
         if here is not None and here.is_open:

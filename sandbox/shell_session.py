@@ -32,6 +32,7 @@ _INSIDE = Path(__file__).with_name("inside")
 _MODULES_FD, _CONTROL_FD, _MASTER_FD, _SLAVE_FD = 3, 4, 5, 6
 _BACKGROUND_BYTES = 4 * 1024
 _START_S = 20.0
+_GONE_S = 15.0
 _STOP_S = 3.0  # how long the inner side may take to end a command before its whole session is ended
 _PACKETS_AT_ONCE = 16  # before other work of the event loop gets its turn
 
@@ -241,6 +242,13 @@ class ShellSession:
         with contextlib.suppress(SandboxError):
             self._link.kill(self._job)
         self.close()
+
+    async def is_gone(self) -> bool:
+        """Whether nothing of an ended session runs any more, as soon as it is so; bounded."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._job.gone), _GONE_S)
+            return True
+        return False
 
     def close(self) -> None:
         """Let go of the socket; the inner side ends with it."""

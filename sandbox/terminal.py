@@ -14,7 +14,22 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+# What Python makes of bytes in a file's name that are not UTF-8, and halves of characters out of JSON.
+_HALVES = re.compile("[\ud800-\udfff]")
+
 _ERASE = "\x1b"  # stands for "erase to the end of the line" once all escape sequences are gone
+
+
+def encodable(text: str) -> str:
+    """The same text, or one that UTF-8 can take: bytes that are none are spelt as in `\\xff`, halves of
+    characters as in `\\ud83d`.
+    """
+    return text if text.isascii() else _HALVES.sub(_spelt_half, text)
+
+
+def _spelt_half(half: re.Match[str]) -> str:
+    code = ord(half[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
 
 
 def plain_text(data: bytes) -> str:

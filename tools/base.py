@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from pilotfish.sandbox.terminal import encodable
 from pilotfish.tools.grid import Screen
 from pilotfish.tools.words import one_of, short
 
@@ -64,14 +65,17 @@ class ToolContext:
 class ToolResult:
     """What one call did.
 
-    text: what the model is told. end: set when the model ended the task. image: a picture that belongs to the
-    result, uint8 RGB of shape [height, width, 3].
+    text: what the model is told; what UTF-8 cannot take is spelt out. end: set when the model ended the task.
+    image: a picture that belongs to the result, uint8 RGB of shape [height, width, 3].
     """
 
     ok: bool
     text: str
     end: Literal["done", "infeasible"] | None = None
     image: npt.NDArray[np.uint8] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", encodable(self.text))
 
 
 class Tool(Protocol[A]):

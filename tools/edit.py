@@ -178,18 +178,20 @@ class EditTool:
             return ToolResult(True, text)
         self._refuse_stale(files, real, data, args.path)
         changed, text = _replace(args, file) if args.command == "replace" else _insert(args, file)
-        self._write(files, real, args.path, data, changed, encoding)
-        return ToolResult(True, text)
+        note = self._write(files, real, args.path, data, changed, encoding)
+        return ToolResult(True, text + note)
 
     def _create(self, args: EditArgs, files: Files) -> str:
         assert args.new_text is not None
         real = files.resolve(args.path)
-        data = None
+        data, encoding = None, args.encoding
         try:
             file = TextFile(args.new_text, args.encoding or "utf-8")
             if files.exists(args.path):
                 data = _read(files, args.path)
-                old = TextFile.decode(data, args.encoding)
+                known = self._seen.get((str(files.root), real))
+                encoding = args.encoding or (known.encoding if known else None)
+                old = TextFile.decode(data, encoding)
                 if not args.overwrite:
                     size = _count(old.line_count, "line")
                     raise _EditError(f"{args.path} exists with {size}; use `replace`, or set `overwrite`.")
@@ -197,8 +199,8 @@ class EditTool:
                 file = old.with_text(_lf(args.new_text))
         except NotText as error:
             raise _EditError(f"{args.path} {error}.") from None
-        self._write(files, real, args.path, data, file, args.encoding)
-        return f"ok; {_count(file.line_count, 'line')}"
+        note = self._write(files, real, args.path, data, file, encoding)
+        return f"ok; {_count(file.line_count, 'line')}{note}"
 
     def _undo(self, args: EditArgs, files: Files) -> str:
         real = files.resolve(args.path)
@@ -233,7 +235,14 @@ class EditTool:
         before: bytes | None,
         file: TextFile,
         encoding: str | None,
-    ) -> None:
+    ) -> str:
+        """Write a file; returns what else is to be said of it."""
+        state = None if before is None else files.state(real)
+        if state is not None and not state.mode & 0o222:
+            raise _EditError(
+                f"{path} is read-only (mode {state.mode:o}); if it is to change, make it writable first, "
+                "with `chmod u+w` in the shell."
+            )
         try:
             data = file.encode()
         except NotText as error:
@@ -245,6 +254,9 @@ class EditTool:
         files.write_bytes(real, data)
         self._history.add(Step((str(files.root), real), before, _digest(data)))
         self._remember(files, real, data, encoding)
+        if state is None or state.names < 2:
+            return ""
+        return f"; {_count(state.names - 1, 'other name')} of the file (hard link) still has the old text"
 
     def _remember(self, files: Files, real: Path, data: bytes, encoding: str | None) -> None:
         self._seen[str(files.root), real] = _Seen(_digest(data), encoding)

@@ -28,8 +28,8 @@ class ShellArgs(ToolArgs):
 
     command: str | None = Field(None, description="bash; what it sets stays for the next command")
     input: str | None = Field(None, description="a line for the program that waits")
-    key: Literal["ctrl-c", "ctrl-d", "ctrl-z", "kill"] | None = Field(
-        None, description="for the program, instead of Enter; kill ends it"
+    key: Literal["ctrl-c", "ctrl-d", "ctrl-z", "kill", "reset"] | None = Field(
+        None, description="for the program, instead of Enter; kill ends it, reset the whole session"
     )
     session: str = Field("main", description="another shell: a name of letters, digits, - and _")
     timeout: Annotated[
@@ -44,8 +44,8 @@ class ShellArgs(ToolArgs):
             raise ValueError("`command` is missing; or give `input` or `key` for a program that waits")
         if self.command is not None and (self.input is not None or self.key is not None):
             raise ValueError("`command` goes without `input` and `key`; those are for a program that waits")
-        if self.key == "kill" and self.input is not None:
-            raise ValueError("`key` kill ends the program at once; leave out `input`")
+        if self.key in ("kill", "reset") and self.input is not None:
+            raise ValueError(f"`key` {self.key} ends what runs at once; leave out `input`")
         return self
 
 
@@ -63,6 +63,10 @@ class ShellTool:
         """Run the command, or type; what the sandbox refuses is a result."""
         if context.box is None:
             return ToolResult(False, "shell: there is no sandbox here; use the other tools.")
+        if args.key == "reset":
+            gone = await context.box.shell.restart(args.session)
+            left = "" if gone else ", but not all that ran in it has ended yet"
+            return ToolResult(gone, f"ok; session {args.session} starts anew in the workspace{left}")
         try:
             result = await _do(args, context.box.shell)
         except SandboxError as error:
@@ -78,6 +82,7 @@ async def _do(args: ShellArgs, shell: Shell) -> ShellResult:
         return await shell.run(args.command, args.timeout, session=args.session)
     if args.key == "kill":
         return await shell.kill(args.session)
+    assert args.key != "reset"
     text = args.input or ""
     if args.input and args.key is None and not text.endswith("\n"):
         text += "\n"
@@ -103,4 +108,6 @@ def _report(result: ShellResult, args: ShellArgs) -> ToolResult:
             advice = f"give a longer `timeout`, or {advice}"
         lines.append(f"shell: stopped after {args.timeout:g} s; {advice}.")
     lines += [f"[{sentence}]" for sentence in result.limits]
+    if any("processes" in sentence for sentence in result.limits):
+        lines.append("[`key` reset ends all that was ever started in this session]")
     return ToolResult(not result.timed_out, "\n".join(lines) or "ok")

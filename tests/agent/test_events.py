@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pilotfish.agent import events as log
 from pilotfish.agent.events import (
     EVENTS,
     Answered,
@@ -228,3 +229,37 @@ def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
 def test_run_folders_do_not_collide(tmp_path: Path) -> None:
     assert len({new_run_folder(tmp_path) for _ in range(50)}) == 50
     assert not any(tmp_path.iterdir())
+
+
+def test_text_that_utf8_cannot_take_is_spelt_out(tmp_path: Path) -> None:
+    broken = "a\udcff\ud83d"
+    call = log.CallData(id=broken, name=broken, arguments={broken: [broken, {"x": broken}]})
+    with log.EventLog(tmp_path) as writer:
+        writer.append(log.Answered(step=1, text=broken, reasoning=broken, calls=[call]))
+        writer.append(log.Resulted(step=1, call_id=broken, ok=False, text=broken))
+        writer.append(log.EpisodeEnded(episode=0, end="done", answer=broken, reason=broken))
+    run = log.read_run(tmp_path)
+    assert list(run.warnings) == []
+    whole = r"a\xff\ud83d"
+    first, second, last = run.events
+    assert isinstance(first, log.Answered)
+    assert first.calls[0].arguments == {whole: [whole, {"x": whole}]}
+    assert isinstance(second, log.Resulted)
+    assert (first.text, first.reasoning, second.text) == (whole, whole, whole)
+    assert isinstance(last, log.EpisodeEnded)
+    assert (last.answer, last.reason) == (whole, whole)
+
+
+def test_a_conversation_holds_only_text_that_utf8_can_take() -> None:
+    from pilotfish.agent.conversation import Conversation
+    from pilotfish.model.protocol import Message, ToolCall
+
+    broken, whole = "a\udcff\ud83d", r"a\xff\ud83d"
+    here = Conversation()
+    here.append(
+        Message("assistant", (broken,), broken, (ToolCall("1", "edit", {"edits": [{"old": broken}]}),))
+    )
+    here.append(Message("tool", (broken,)))
+    said, told = here.messages
+    assert (said.parts, said.reasoning, told.parts) == ((whole,), whole, (whole,))
+    assert said.tool_calls[0].arguments == {"edits": [{"old": whole}]}

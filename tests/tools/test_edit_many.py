@@ -1,6 +1,7 @@
 """Several edits at once, and edits taken back: all or nothing, and to the byte."""
 
 import asyncio
+import os
 import stat
 from pathlib import Path
 
@@ -139,3 +140,65 @@ async def test_what_is_kept_for_undoing_is_bounded():
     assert [history.last(("box", Path(name))) for name in "012"] == steps[-3:]
     history.remove(steps[-1])
     assert history.last(("box", Path("2"))) is None
+
+
+async def test_a_file_written_anew_keeps_the_encoding_it_was_seen_in(edit):
+    edit.put("日本語 one\n".encode("gbk"))
+    await edit.does("view", encoding="gbk")
+    await edit.does("create", new_text="日本語 two\n", overwrite=True)
+    assert edit.bytes() == "日本語 two\n".encode("gbk")
+    await edit.does("replace", old_text="two", new_text="三")
+    assert edit.bytes() == "日本語 三\n".encode("gbk")
+
+
+async def test_a_file_that_is_read_only_is_not_replaced(edit):
+    edit.put(b"one\n").chmod(0o444)
+    for change in (
+        {"command": "replace", "old_text": "one", "new_text": "two"},
+        {"command": "insert", "line": 1, "new_text": "two"},
+        {"command": "create", "new_text": "two", "overwrite": True},
+    ):
+        text = await edit.refuses(**change)
+        assert text == (
+            "edit: a.txt is read-only (mode 444); if it is to change, make it writable first, with `chmod u+w` in "
+            "the shell."
+        )
+    assert (edit.folder / "a.txt").stat().st_mode & 0o777 == 0o444
+    await edit.box.shell.run("chmod u+w a.txt")
+    await edit.does("replace", old_text="one", new_text="two")
+    assert (edit.folder / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+async def test_other_names_of_a_file_keep_the_old_text_and_the_model_is_told(edit):
+    edit.put(b"one\n")
+    (edit.folder / "b.txt").hardlink_to(edit.folder / "a.txt")
+    text = await edit.does("replace", old_text="one", new_text="two")
+    assert text == "ok; line 1; 1 other name of the file (hard link) still has the old text"
+    assert (edit.bytes(), edit.bytes("b.txt")) == (b"two\n", b"one\n")
+    assert await edit.does("replace", old_text="two", new_text="three") == "ok; line 1"
+
+
+async def test_an_owner_other_than_the_workspace_s_is_kept(edit):
+    path = edit.put(b"one\n")
+    if os.geteuid() == 0:
+        os.chown(path, 12345, 54321)
+    before = path.stat()
+    await edit.does("replace", old_text="one", new_text="two")
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+
+
+async def test_sentences_name_paths_as_they_are_inside(edit):
+    (edit.folder / "dangling").symlink_to("nowhere/at/all")
+    (edit.folder / "outside").symlink_to("/tmp/nothing-here")
+    (edit.folder / "loop").symlink_to("loop")
+    (edit.folder / "sub").mkdir()
+    for path in ("dangling", "outside", "loop", "sub", "sub/x/../..", "/etc/passwd"):
+        for more in (
+            {"command": "view"},
+            {"command": "create", "new_text": "x", "overwrite": True},
+            {"command": "replace", "old_text": "a", "new_text": "b"},
+        ):
+            result = await edit(**more, path=path)
+            assert str(edit.folder) not in result.text
+            assert not result.ok

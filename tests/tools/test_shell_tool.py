@@ -110,6 +110,39 @@ async def test_a_program_that_waits_blocks_its_session_only_and_can_be_stopped(b
     assert (await run(box, key="kill")).text == "exit status 137"
 
 
+async def test_a_fork_bomb_in_the_background_can_be_reset(box):
+    bomb = await run(
+        box, command="V=1; ulimit -u 60; (while :; do sleep 60 & done) >/dev/null 2>&1 &", session="bomb"
+    )
+    assert bomb.ok
+    assert "`key` reset" in (await run(box, command="sleep 0.5; (true)", session="bomb", timeout=5)).text
+    ended = await run(box, key="reset", session="bomb")
+    assert (ended.ok, ended.text) == (True, "ok; session bomb starts anew in the workspace")
+    listing = await run(box, command="ps -eo args= | wc -l")
+    assert int(listing.text) < 15
+    assert (await run(box, command="echo [$V]; pwd", session="bomb")).text == "[]\n/workspace"
+
+
+async def test_names_that_are_no_text_reach_the_model_as_text(box):
+    from pilotfish.tools.edit import EditTool
+
+    await run(
+        box, command="cd /workspace; echo x > $'caf\\xe9.txt'; mkdir $'d\\xff'; echo y > $'d\\xff/one.txt'"
+    )
+    assert r"caf\xe9.txt" in (await run(box, command="printf '%s\\n' *")).text
+    edit = EditTool()
+    for path in ("cafe.txt", "d\udcff/two.txt", "d\udcff", "no\udce9", "x\ud800y", "d\udcff/one.txt"):
+        for more in ({"command": "view"}, {"command": "create", "new_text": "\ud83d"}):
+            args = validate(edit, {"path": path, **more})
+            result = args if isinstance(args, ToolResult) else await edit.run(args, ToolContext(box))
+            result.text.encode()
+    assert (
+        r"caf\xe9.txt"
+        in (await edit.run(validate(edit, {"command": "view", "path": "cafx.txt"}), ToolContext(box))).text
+    )
+    assert ToolResult(True, "a\udcff\ud83db").text == r"a\xff\ud83db"
+
+
 async def test_nothing_waits(box):
     for more in ({"input": "x"}, {"key": "ctrl-c"}, {"key": "kill"}, {"input": "", "session": "new"}):
         result = await run(box, **more)
@@ -124,7 +157,8 @@ async def test_nothing_waits(box):
         ({}, "`command` is missing"),
         ({"command": "ls", "input": "x"}, "`command` goes without"),
         ({"key": "kill", "input": "x"}, "leave out `input`"),
-        ({"key": "ctrl-x"}, "ctrl-c, ctrl-d, ctrl-z, kill"),
+        ({"key": "ctrl-x"}, "ctrl-c, ctrl-d, ctrl-z, kill, reset"),
+        ({"key": "reset", "input": "x"}, "leave out `input`"),
         ({"command": "ls", "sesion": "x"}, "did you mean session"),
     ],
 )
