@@ -160,8 +160,8 @@ async def test_a_file_that_is_read_only_is_not_replaced(edit):
     ):
         text = await edit.refuses(**change)
         assert text == (
-            "edit: a.txt is read-only (mode 444); if it is to change, make it writable first, with `chmod u+w` in "
-            "the shell."
+            "edit: a.txt is read-only (mode 444); if it is to change, make it writable first, "
+            "with `chmod u+w` in the shell."
         )
     assert (edit.folder / "a.txt").stat().st_mode & 0o777 == 0o444
     await edit.box.shell.run("chmod u+w a.txt")

@@ -115,7 +115,17 @@ async def test_a_fork_bomb_in_the_background_can_be_reset(box):
         box, command="V=1; ulimit -u 60; (while :; do sleep 60 & done) >/dev/null 2>&1 &", session="bomb"
     )
     assert bomb.ok
-    assert "`key` reset" in (await run(box, command="sleep 0.5; (true)", session="bomb", timeout=5)).text
+    assert (
+        "`key` reset"
+        in (
+            await run(
+                box,
+                command="for i in $(seq 30); do sleep 0.1 | cat | cat | cat; done",
+                session="bomb",
+                timeout=5,
+            )
+        ).text
+    )
     ended = await run(box, key="reset", session="bomb")
     assert (ended.ok, ended.text) == (True, "ok; session bomb starts anew in the workspace")
     listing = await run(box, command="ps -eo args= | wc -l")
