@@ -22,6 +22,7 @@ from typing import Protocol
 
 import playwright
 from playwright.async_api import Playwright, async_playwright
+from playwright.async_api._context_manager import PlaywrightContextManager
 
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.process import Process
@@ -128,9 +129,11 @@ class Driver:
             inside = asyncio.ensure_future(self._let_in(door))
             try:
                 async with _named(str(self._command)):
-                    client = asyncio.ensure_future(async_playwright().start())
+                    manager = async_playwright()
+                    client = asyncio.ensure_future(manager.start())
                     await inside
                     self.playwright = await client
+                    _hear_of_its_end(manager)
             finally:
                 inside.cancel()
                 client.cancel()
@@ -154,6 +157,18 @@ class Driver:
             finally:
                 for fd in fds:
                     os.close(fd)
+
+
+def _hear_of_its_end(manager: PlaywrightContextManager) -> None:
+    """Take the error that Playwright keeps when the driver ends, or asyncio prints it on the terminal.
+
+    That it has ended is known here by its process.
+    """
+    client = manager._client
+    assert client is not None
+    client._transport.on_error_future.add_done_callback(
+        lambda future: future.cancelled() or future.exception()
+    )
 
 
 @contextlib.asynccontextmanager

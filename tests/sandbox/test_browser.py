@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,17 @@ async def test_browser_that_dies(desk: Sandbox) -> None:
     again = await desk.browser.open(show(desk, BLUE))
     assert await again.evaluate("1 + 1") == 2
     assert desk.browser.is_running
+
+
+async def test_an_ended_driver_leaves_no_error_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither closing nor a killed driver has asyncio print an error that nobody took."""
+    async with Sandbox.open(SandboxSpec(browser=True)) as box:
+        await box.browser.open("about:blank")
+        await (await box.run(["pkill", "-9", "-f", "run-driver"])).wait()
+        await box.browser.open("about:blank")
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_restart_forgets_and_leaves_no_second_browser(desk: Sandbox) -> None:
