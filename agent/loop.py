@@ -58,6 +58,8 @@ from pilotfish.tasks.environment import End, Environment, Grade, StartError
 from pilotfish.tools.base import Screen, Tool, ToolContext, ToolResult, find_tool, tool_schema, validate
 
 T = TypeVar("T")
+LOOK_S = 0.25
+"""Seconds between two looks whether the machine still works."""
 STALL_S = 10.0
 """Seconds beyond its own limit after which a silent model is given up."""
 
@@ -131,6 +133,9 @@ class Episode:
     _screen: Screen | None = None
     _recorder: Recorder | None = None
     _answer: str = ""
+    _breaking: asyncio.Task[str] | None = None
+    """Ends, with a sentence, when the machine does not work any more."""
+    _thinks: bool = False
     _keeper: Keeper | None = None
 
     def __post_init__(self) -> None:
@@ -142,6 +147,8 @@ class Episode:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
+                self._breaking = asyncio.ensure_future(self._until_broken())
+                stack.callback(self._breaking.cancel)
                 while True:
                     await self.step()
             except EpisodeOver as over:
@@ -281,6 +288,7 @@ class Episode:
         tokens = min(self.sampling.max_tokens, self.budget.tokens - self.budget.used_tokens)
         limits = Limits(**{**vars(self.sampling), "max_seconds": seconds, "max_tokens": tokens})
         try:
+            self._thinks = True
             async with asyncio.timeout(seconds + STALL_S):
                 reply = await self._or_stopped(self._collect(messages, limits, began_s))
         except TimeoutError:
@@ -289,6 +297,8 @@ class Episode:
             ) from None
         except ModelError as error:
             raise ModelBroke(str(error)) from error
+        finally:
+            self._thinks = False
         self.budget.used_tokens += reply.end.usage.output_tokens
         return reply
 
@@ -345,7 +355,7 @@ class Episode:
         except TimeoutError:
             raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
         except (SandboxError, CaptureError) as error:
-            raise MachineBroke(str(error)) from error
+            raise MachineBroke(self._trouble() or str(error)) from error
 
     async def _with_limits(self, result: ToolResult) -> ToolResult:
         """Add which limits of the sandbox were reached meanwhile, if the tool has not said so itself."""
@@ -389,7 +399,7 @@ class Episode:
         try:
             return None if self._recorder is None else await self._or_stopped(self._recorder.clip())
         except CaptureError as error:
-            raise MachineBroke(str(error)) from error
+            raise MachineBroke(self._trouble() or str(error)) from error
 
     def _tell_unexecuted(self, step: int, call: ToolCall, text: str) -> None:
         self._tell(step, call, ToolResult(False, text), None, executed=False, seconds=0.0)
@@ -434,17 +444,32 @@ class Episode:
         return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
 
     async def _see_whether_it_ended(self) -> None:
-        if not self.box.is_open:
-            raise MachineBroke("The sandbox has ended.")
-        # The browser tool starts a browser when it needs one, and says so.
-        own = any(tool.name == "browser" for tool in self.tools)
-        if self.box.spec.browser and not own and not self.box.browser.is_running:
-            raise MachineBroke("The browser in the sandbox has ended.")
+        if trouble := self._trouble() or self._browser_trouble():
+            raise MachineBroke(trouble)
         try:
             if await self._or_stopped(self.environment.finished(self.box)):
                 raise Finished(answer=self._answer)
         except SandboxError as error:
             raise MachineBroke(str(error)) from error
+
+    async def _until_broken(self) -> str:
+        """Wait until the machine does not work any more; the sentence that says why."""
+        while True:
+            # While a tool is at work it may have a reason to end the browser and start another.
+            if trouble := self._trouble() or (self._browser_trouble() if self._thinks else None):
+                return trouble
+            await asyncio.sleep(LOOK_S)
+
+    def _trouble(self) -> str | None:
+        trouble = self.box.trouble
+        return trouble and trouble[0].upper() + trouble[1:]
+
+    def _browser_trouble(self) -> str | None:
+        # The browser tool starts a browser when it needs one, and says so.
+        own = any(tool.name == "browser" for tool in self.tools)
+        if self.box.spec.browser and not own and not self.box.browser.is_running:
+            return "The browser in the sandbox has ended."
+        return None
 
     async def _finish(self, over: EpisodeOver) -> Outcome:
         """Let the tools go, grade, and record the end."""
@@ -476,17 +501,22 @@ class Episode:
             return await self._or_stopped(self.environment.grade(self.box, End(over.status, over.answer)))
         except Stopped:
             return Grade(0.0, False, "The run was stopped while the task was graded.")
-        except SandboxError as error:
+        except (MachineBroke, SandboxError) as error:
             return Grade(0.0, False, f"The task cannot be graded: {error}")
 
     async def _or_stopped(self, work: Awaitable[T]) -> T:
-        """Await `work`, or cancel it and raise `Stopped` as soon as `stop` is set."""
+        """Await `work`, or cancel it and raise `Stopped` as soon as `stop` is set, `MachineBroke` as soon as
+        the machine does not work any more.
+        """
         task = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self.stop.wait())
+        breaking = {self._breaking} if self._breaking is not None else set()
         try:
-            await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, stopping, *breaking}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
+            if self._breaking is not None and self._breaking.done():
+                raise MachineBroke(self._breaking.result())
             raise Stopped(self.stop.reason if isinstance(self.stop, Stop) else Stop.reason)
         finally:
             for pending in (task, stopping):

@@ -37,6 +37,8 @@ RING = 12
 FRAME_GAP_S = 0.016
 """Least seconds between two grabs of a moving screen, at first; doubled each time the ring is full."""
 GRAB_TRIES = 3
+CLOSE_S = 1.0
+"""How long closing waits for a display that may be frozen."""
 PATIENCE = 3
 """How many quiet times an action that has shown no effect yet is waited for."""
 
@@ -186,19 +188,27 @@ class Recorder:
 
     def _send(self, command: Callable[[], None]) -> None:
         self._commands.append(command)
-        with contextlib.suppress(BlockingIOError):
+        # Nobody listens any more where the thread has ended.
+        with contextlib.suppress(OSError):
             os.write(self._wake_write, b"x")
 
     async def _close(self) -> None:
         self._stopping = True
         self._send(lambda: None)
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-        for descriptor in (self._wake_read, self._wake_write):
-            os.close(descriptor)
-        self._wake_read = self._wake_write = -1
+            # A display that is frozen keeps it waiting; then it ends with the display.
+            await asyncio.to_thread(self._thread.join, CLOSE_S)
 
     def _main(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
+        try:
+            self._watch(loop, ready)
+        finally:
+            read, write = self._wake_read, self._wake_write
+            self._wake_read = self._wake_write = -1
+            os.close(read)
+            os.close(write)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, ready: asyncio.Future[None]) -> None:
         try:
             self._connect()
         except CaptureError as error:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -138,17 +139,26 @@ class Sandbox:
         if spec.browser:
             find_driver()
             find_chromium()
-        folder = HostFolder()
+        try:
+            folder = HostFolder()
+        except OSError as error:
+            raise _no_room(error) from error
         try:
             workspace = folder.folder("workspace") if spec.workspace is None else spec.workspace.resolve()
             if spec.level == 3:
                 check_apart(need("bwrap", "to isolate the sandbox", "bubblewrap"), workspace)
             box = cls(spec, folder, workspace)
+        except OSError as error:
+            folder.remove()
+            raise _no_room(error) from error
         except BaseException:
             folder.remove()
             raise
         try:
             await box._start()
+        except OSError as error:
+            await box.close()
+            raise _no_room(error) from error
         except BaseException:
             await box.close()
             raise
@@ -341,7 +351,8 @@ class Sandbox:
         )
         self._bounds.watch(self._running())
         if self._display is not None and sockets is not None and screen is not None:
-            self._browser = Browser(self, chromium, self._folder.folder("browser"))
+            self._browser = browser = Browser(self, chromium, self._folder.folder("browser"))
+            self._vitals.has_browser = lambda: browser.is_running
             server = await start_display(self, self._display, sockets)
             self._framebuffer = Framebuffer(
                 screen, self.spec.width, self.spec.height, lambda: self.is_open and server.is_running
@@ -456,6 +467,13 @@ class Sandbox:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(monitor.pid, signal.SIGKILL)
         await _within(_FORCE_SECONDS, monitor.wait)
+
+
+def _no_room(error: OSError) -> SandboxError:
+    return SandboxError(
+        f"the sandbox could not write its own files in {tempfile.gettempdir()!r} ({error.strerror}), free "
+        "space there or set TMPDIR to another folder."
+    )
 
 
 def _is_stopped(pid: int) -> bool:

@@ -7,8 +7,11 @@ itself, is read from /proc, inside and outside.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
 
-from pilotfish.sandbox.inside.processes import look_at
+from pilotfish.sandbox.inside.processes import below, look_at, processes
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.process import Process
 
@@ -20,6 +23,7 @@ class Vitals:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
+        self.has_browser: Callable[[], bool] = lambda: False
         self._watch: asyncio.Task[None] | None = None
 
     def watch_guest(self, link: Link, pid: int) -> None:
@@ -53,9 +57,12 @@ class Vitals:
 
     async def _look_at(self, link: Link, pid: int) -> None:
         """Two looks in a row, since a stop may last for a moment only."""
-        held = 0
+        held = browsers = 0
         while link.is_open:
             await asyncio.sleep(_LOOK_S)
+            browsers = browsers + 1 if self.has_browser() and _holds_a_browser(pid) else 0
+            if browsers == 2:
+                self._report("the browser (Chromium) of the sandbox was frozen by a signal, open a new one.")
             entry = look_at(pid)
             held = held + 1 if entry is not None and entry.is_stopped else 0
             if held == 2 and link.is_open:
@@ -64,6 +71,20 @@ class Vitals:
                 )
                 link.close(self.trouble or "")
                 return
+
+
+def _holds_a_browser(guest: int) -> bool:
+    """Whether below PID 1 there is a Chromium, as the driver starts it, that a signal has stopped."""
+    table = processes()
+    stopped = [pid for pid in below(guest, table) if table[pid].is_stopped]
+    return any(_is_browser(pid) for pid in stopped)
+
+
+def _is_browser(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"--remote-debugging-pipe" in words and b"--type=" not in words
+    return False
 
 
 def _state(process: Process) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -41,3 +44,15 @@ def _stat(pid: int) -> tuple[int, str] | None:
 def open_fds() -> int:
     """How many descriptors this process has."""
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@contextlib.contextmanager
+def small_disk(where: Path) -> Iterator[Path]:
+    """A file system of 1 MiB. Mounting takes root."""
+    folder = where / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "small", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
