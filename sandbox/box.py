@@ -472,7 +472,7 @@ class Sandbox:
 def _no_room(error: OSError) -> SandboxError:
     return SandboxError(
         f"the sandbox could not write its own files in {tempfile.gettempdir()!r} ({error.strerror}), free "
-        "space there or set TMPDIR to another folder."
+        "some space there or set TMPDIR to another folder."
     )
 
 

@@ -16,6 +16,7 @@ from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.process import Process
 
 _LOOK_S = 0.5
+_AFTER_S = 0.3  # how much later than its cause the end of a part may be heard of
 
 
 class Vitals:
@@ -23,6 +24,7 @@ class Vitals:
 
     def __init__(self) -> None:
         self.trouble: str | None = None
+        self._parts = 0
         self.has_browser: Callable[[], bool] = lambda: False
         self._watch: asyncio.Task[None] | None = None
 
@@ -35,11 +37,17 @@ class Vitals:
     def add(self, name: str, process: Process) -> None:
         """A program that PID 1 watches. name: as in "the display server (Xvfb)".
 
-        One that is frozen is killed, so that whoever waits for its answer hears that none will come.
+        One that is frozen is killed, so that whoever waits for its answer hears that none will come. Parts
+        added before are what it needs: when one of them ends, that is told and not what comes of it.
         """
+        wait_s = _AFTER_S if self._parts else 0.0
+        self._parts += 1
 
         def tell() -> None:
-            self._report(f"{name} of the sandbox {_state(process)}, open a new one.")
+            if process.returncode is None and not process.is_stopped:
+                return  # all has ended, which the link tells
+            sentence = f"{name} of the sandbox {_state(process)}, open a new one."
+            asyncio.get_running_loop().call_later(wait_s, self._report, sentence)
             if process.is_stopped:
                 process.kill_soon()
 
@@ -88,9 +96,7 @@ def _is_browser(pid: int) -> bool:
 
 
 def _state(process: Process) -> str:
-    if process.is_stopped:
-        return "was frozen by a signal"
     status = process.returncode
     if status is None:
-        return "has ended"
+        return "was frozen by a signal"
     return f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -139,3 +141,24 @@ async def test_no_room_for_the_sandbox_itself(monkeypatch: pytest.MonkeyPatch) -
         async with Sandbox.open(SandboxSpec(desktop=False)) as box:
             assert (await box.shell.run("echo on")).output == "on\n"
         assert [path for path in base_folder().iterdir() if path.is_dir()] == []
+
+
+def started(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """A program of the user's with this name."""
+    shutil.copy("/bin/sleep", folder / name)
+    return subprocess.Popen([str(folder / name), "600"], start_new_session=True)
+
+
+async def test_programs_of_the_user_with_the_same_names_are_left_alone(tmp_path: Path) -> None:
+    own = [started(tmp_path, name) for name in ("chromium", "Xvfb", "openbox", "bash", "node", "guest.py")]
+    try:
+        async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
+            await box.browser.open("data:text/html,hello")
+            await box.shell.run("pkill -KILL -f .")
+        async with Sandbox.open(SandboxSpec(desktop=False, level=2)) as box:
+            await box.shell.run("pkill -KILL -f sleep; pkill -KILL chromium", timeout_s=10)
+        assert [process.poll() for process in own] == [None] * len(own)
+    finally:
+        for process in own:
+            process.kill()
+            process.wait()
