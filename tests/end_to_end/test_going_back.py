@@ -59,7 +59,7 @@ async def play(target: Target, folder: Path, script: Sequence[Message]) -> log.R
         )
         events.append(started)
         async with Player(settings, events, Policy(), asyncio.Event()) as player:
-            await player.play(job_for(folder), ScriptedModel(list(script)))
+            await player.play(job_for(folder, None), ScriptedModel(list(script)))
         events.append(log.RunEnded(status="finished"))
     return log.read_run(folder)
 
