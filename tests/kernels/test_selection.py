@@ -158,11 +158,10 @@ def test_ties_among_many_blocks_go_to_the_lower_id(device: torch.device) -> None
     assert torch.equal(ids_TGK, plain.select_blocks(qi, ki, batch, block=32, topk=16))
 
 
-@pytest.mark.parametrize("high", [0, 1, 7, 8, 30, 80])
-@pytest.mark.parametrize("init", [0, 2])
+@pytest.mark.parametrize(("high", "init"), [(0, 0), (8, 2), (80, 0)])
 def test_lanes_of_many_good_blocks_and_of_few(device: torch.device, high: int, init: int) -> None:
     """More lanes than threads of a warp; good blocks side by side and scattered, many of them ties."""
-    blocks, span = 400, random.choice([4, 8])
+    blocks, span = 300, random.choice([4, 8])
     levels_C = torch.rand(blocks, device=device)
     start = random.randrange(blocks - high)
     levels_C[start : start + high] = random.choice([2.0, 0.5])
