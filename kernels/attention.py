@@ -19,7 +19,8 @@ import triton
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.card import card_of
+from pilotfish.kernels.card import card_of, fitting
+from pilotfish.kernels.checks import check_apart
 from pilotfish.kernels.kv_outer import KVOuterTiles, kv_outer
 from pilotfish.kernels.query_outer import QueryOuterTiles, query_outer
 from pilotfish.kernels.reverse_index import lists_per_group
@@ -36,6 +37,11 @@ KV_OUTER_CHOICES = 3
 """Choices per block of keys from which on walking the key blocks is faster: at 2 it lost, at 8 it won."""
 KV_OUTER_VALUES = 128 * 64
 """Values in a block's keys from which on it is: smaller blocks come cheap from the L2 cache each time."""
+
+ROOMY = 140 << 10
+"""Bytes of shared memory that three steps of 128 keys take, and a bit."""
+MOST_STRIDE = 1 << 24
+"""Strides between keys from which on offsets within a block would not fit 32 bits."""
 
 
 def sparse_attention(
@@ -68,12 +74,16 @@ def sparse_attention(
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
     lse = torch.empty(T, H, dtype=torch.float32, device=q_THD.device) if lse is None else lse
     _check_outputs(q_THD, out, lse)
+    check_apart(("out", out), ("lse", lse), k=k, v=v, ids=ids_TGK)
     if T == 0:
         return out, lse
     if k.shape[0] == 0 or ids_TGK.shape[2] == 0 or batch.max_keys == 0:
         return out.zero_(), lse.fill_(-math.inf)
     tiles = tiles or choose_tiles(q_THD, k, ids_TGK, batch, block)
-    with torch.cuda.device_of(q_THD):  # kernels start on the current device, which may be another one
+    with (
+        torch.cuda.device_of(q_THD),
+        fitting("q", q_THD.device),
+    ):  # kernels start on the current device, which may be another one
         if isinstance(tiles, KVOuterTiles):
             kv_outer(q_THD, k, v, ids_TGK, batch, out, lse, block=block, scale=scale, tiles=tiles)
         else:
@@ -104,7 +114,7 @@ def choose_tiles(
         if 2 * splits * programs <= cores:
             return QueryOuterTiles(keys=64, splits=2 * splits, stages=1, overlap=overlap)
         return QueryOuterTiles(keys=128, splits=splits, stages=1, overlap=overlap)
-    if programs <= cores:
+    if programs <= cores and card.shared >= ROOMY:
         return QueryOuterTiles(keys=128, splits=splits, stages=2 if 2 * splits == K else 3, overlap=overlap)
     if programs <= 4 * cores and batch.max_queries > 1:  # queries that share their keys
         return QueryOuterTiles(keys=128, warps=8, stages=2)
@@ -157,6 +167,8 @@ def _check(
             raise ValueError(f"{name} is on {x.device} and q on {q_THD.device}: one device is accepted")
         if x.stride(-1) != 1 and x.numel() > 0:
             raise ValueError(f"{name} has strides {x.stride()}: a contiguous last dimension is accepted")
+        if max(x.stride()[-3:-1]) >= MOST_STRIDE and x.numel() > 0:
+            raise ValueError(f"{name} has strides {x.stride()}: below {MOST_STRIDE} is accepted")
     _check_device(q_THD.device, k.dtype)
     batch.check(T, k, block, "k")
 

@@ -108,7 +108,7 @@ def sparse_attention_backward(
             q_THD[part], k_NGD, v_NGD, dout_THD[part], lse_TH[part], delta_TH[part],
             lists.entries_E, lists.limits_E, lists.pieces_PF, slots_TGKRD, parts_P2BD, lengths_P,
             *q_THD.stride()[:2], *k_NGD.stride()[:2], *v_NGD.stride()[:2], *dout_THD.stride()[:2],
-            scale * math.log2(math.e), H,
+            scale * math.log2(math.e), H, N,
             CHOICES=G * K, GROUP=group, PADDED=padded, D=D, BLOCK=block, ROWS=rows, PIECE=tiles.piece,
             PRECISION="ieee", INTERPRET=INTERPRET, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
@@ -159,11 +159,11 @@ def _row_products(
     tl.store(delta + row, tl.sum(o.to(tl.float32) * d.to(tl.float32), 1), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["available"])
 def _pieces(
     q, k, v, dout, lse, delta, entries, limits, pieces, slots, parts, lengths,
     stride_qt, stride_qh, stride_kn, stride_kg, stride_vn, stride_vg, stride_dt, stride_dh,
-    scale, heads,
+    scale, heads, available,
     CHOICES: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
@@ -178,7 +178,8 @@ def _pieces(
         return
     group, key = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
     all_ = tl.arange(0, PIECE)
-    length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
+    # Sequences that share keys may leave limits of one block beside the place of another: never past the end.
+    length = tl.minimum(tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0)), available - key)
     tl.store(lengths + piece, length)
     keys, width = tl.arange(0, BLOCK), tl.arange(0, D)
     there = (keys < length)[:, None]

@@ -21,7 +21,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of one call. Every tensor is int32 and contiguous, on the device of the keys."""
+    """The sequences of one call. Every tensor is int32 and contiguous, on the device of the keys.
+
+    Sequences that are packed share no keys; where they do all the same, results may be wrong, but nothing
+    outside the keys is read. To share a prefix, share its pages.
+    """
 
     query_starts: Tensor
     """[S + 1]; rows query_starts[s]:query_starts[s + 1] are the newest tokens of sequence s."""

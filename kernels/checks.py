@@ -86,7 +86,8 @@ def check_loss(
         raise ValueError(f"qi is {_is(qi)}: {q.dtype} [{T}, {G}, I], as q and k, is accepted")
     if ki.shape != (N, qi.shape[2]) or ki.dtype != q.dtype:
         raise ValueError(f"ki is {_is(ki)}: {q.dtype} [{N}, {qi.shape[2]}], as k and qi, is accepted")
-    if lse is not None and (lse.shape != (T, H) or lse.dtype not in (torch.float32, torch.float64)):
+    exact = (torch.float32, *(() if kernels else (torch.float64,)))
+    if lse is not None and (lse.shape != (T, H) or lse.dtype not in exact):
         raise ValueError(f"lse is {_is(lse)}: torch.float32 [{T}, {H}] is accepted")
     if kernels and (D not in (64, 128) or qi.shape[2] not in (64, 128)):
         raise ValueError(f"q is {D} and qi {qi.shape[2]} wide: 64 or 128 is accepted")
@@ -96,6 +97,41 @@ def check_loss(
         major, minor = card_of(q.device).capability
         raise ValueError(f"q is on a card of compute capability {major}.{minor}: 8.0 and later are accepted")
     batch.check(T, k, 1, "k")
+
+
+def check_same_device(first: str, **tensors: Tensor) -> None:
+    """Refuse tensors of several devices, before torch chooses an implementation by one of them."""
+    device = tensors[first].device
+    for name, x in tensors.items():
+        if x.device != device:
+            raise ValueError(f"{name} is on {x.device} and {first} on {device}: one device is accepted")
+
+
+def check_apart(*outputs: tuple[str, Tensor], **inputs: Tensor) -> None:
+    """Refuse outputs that overlap themselves, each other, or what is read while they are written."""
+    for index, (name, out) in enumerate(outputs):
+        if any(stride == 0 and size > 1 for stride, size in zip(out.stride(), out.shape, strict=True)):
+            raise ValueError(
+                f"{name} has strides {out.stride()}: memory of its own for each number is accepted"
+            )
+        for other, x in (*inputs.items(), *outputs[index + 1 :]):
+            if out.numel() and x.numel() and _span(out)[0] < _span(x)[1] and _span(x)[0] < _span(out)[1]:
+                raise ValueError(f"{name} lies where {other} lies: memory of its own is accepted")
+
+
+def check_output(name: str, out: Tensor, like: Tensor) -> None:
+    """Refuse a place for a result that is not like it."""
+    if out.shape != like.shape or out.dtype != like.dtype or out.device != like.device:
+        raise ValueError(
+            f"{name} is {_is(out)} on {out.device}:"
+            f" {like.dtype} {list(like.shape)} on {like.device} is accepted"
+        )
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """The addresses that a tensor reaches over."""
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
 
 
 def check_ids(ids: Tensor, qi: Tensor, block: int) -> None:

@@ -17,6 +17,7 @@ heads), D head width, I index width, K kept blocks.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from typing import Any, NamedTuple
 
@@ -25,11 +26,18 @@ from torch import Tensor
 
 from pilotfish.kernels import plain_attention, plain_selection, plain_training
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.checks import check_attention, check_ids, check_loss, check_selection
+from pilotfish.kernels.checks import (
+    check_attention,
+    check_ids,
+    check_loss,
+    check_output,
+    check_same_device,
+    check_selection,
+)
 
 has_triton = importlib.util.find_spec("triton") is not None
 if has_triton:
-    from pilotfish.kernels import attention, backward, selection, training, warmup
+    from pilotfish.kernels import attention, backward, card, selection, training, warmup
 
     INTERPRET = backward.INTERPRET
 else:
@@ -58,6 +66,7 @@ def select_blocks(
     Index queries [T, G, I] and keys [N, I], or pages of them [P, block, I]; see `selection.select_blocks`.
     out: where the ids go. Raises ValueError, naming the argument, for what is not accepted.
     """
+    check_same_device("qi", qi=qi_TGI, ki=ki)
     if not has_kernels(qi_TGI):
         check_selection(qi_TGI, ki, batch, block, topk, local, init)
     options = (*_fields(batch), block, topk, local, init)
@@ -85,18 +94,18 @@ def sparse_attention(
     Differentiable by q, k and v if keys are not paged. out: where the two results go; then nothing is
     differentiable. Raises ValueError, naming the argument, for what is not accepted.
     """
+    check_same_device("q", q=q_THD, k=k, v=v, ids=ids_TGK)
     if not has_kernels(q_THD):
         check_attention(q_THD, k, v, ids_TGK, batch, block, scale)
     options = (*_fields(batch), block, scale)
     if out is None:
-        if (
-            batch.pages is not None
-            and torch.is_grad_enabled()
-            and any(x.requires_grad for x in (q_THD, k, v))
-        ):
-            raise ValueError(
-                "batch.pages is given and a gradient wanted: keys packed as [N, G, D] are accepted"
-            )
+        if _wants_gradient(q_THD, k, v):
+            if batch.pages is not None:
+                raise ValueError(
+                    "batch.pages is given and a gradient wanted: keys packed as [N, G, D] are accepted"
+                )
+            if k.dtype != q_THD.dtype:
+                raise ValueError(f"k is {k.dtype} and a gradient wanted: {q_THD.dtype}, as q, is accepted")
         attended: tuple[Tensor, Tensor] = torch.ops.pilotfish.sparse_attention(q_THD, k, v, ids_TGK, *options)
         return attended
     torch.ops.pilotfish.sparse_attention_out(*out, q_THD, k, v, ids_TGK, *options)
@@ -173,6 +182,11 @@ def _fields(b: Batch) -> _Fields:
     return _Fields(b.query_starts, b.key_lengths, b.max_queries, b.max_keys, b.pages, b.key_starts, b.visible)
 
 
+def _fitting(name: str, x: Tensor) -> contextlib.AbstractContextManager[None]:
+    """One sentence where a kernel does not fit the card; the twins always fit."""
+    return card.fitting(name, x.device) if has_triton else contextlib.nullcontext()
+
+
 def _wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
@@ -204,9 +218,9 @@ def _select_blocks_out(
     if has_kernels(qi):
         selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init, out=out)
     else:
-        out.copy_(
-            plain_selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init)
-        )
+        ids = plain_selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init)
+        check_output("out", out, ids)
+        out.copy_(ids)
 
 
 @torch.library.custom_op("pilotfish::sparse_attention", mutates_args=())
@@ -236,6 +250,8 @@ def _sparse_attention_out(
         attention.sparse_attention(q, k, v, ids, batch, block=block, scale=scale, out=out, lse=lse)
         return
     results = plain_attention.plain_sparse_attention(q, k, v, ids, batch, block=block, scale=scale)
+    check_output("out", out, results[0])
+    check_output("lse", lse, results[1])
     out.copy_(results[0])
     lse.copy_(results[1])
 
@@ -252,7 +268,8 @@ def _sparse_attention_backward(
         if has_kernels(q)
         else plain_training.plain_sparse_attention_backward
     )
-    return differentiate(dout, dlse, q, k, v, ids, out, lse, batch, block=block, scale=scale)
+    with _fitting("q", q):
+        return differentiate(dout, dlse, q, k, v, ids, out, lse, batch, block=block, scale=scale)
 
 
 @_sparse_attention_backward.register_fake
@@ -287,10 +304,11 @@ def _index_kl(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
     lose = training.index_kl if has_kernels(q) else plain_training.plain_index_kl
-    return lose(
-        q, k, lse, qi, ki, ids, batch,
-        block=block, scale=scale, index_scale=index_scale, with_gradient=with_gradient,
-    )  # fmt: skip
+    with _fitting("q", q):
+        return lose(
+            q, k, lse, qi, ki, ids, batch,
+            block=block, scale=scale, index_scale=index_scale, with_gradient=with_gradient,
+        )  # fmt: skip
 
 
 @torch.library.custom_op("pilotfish::index_kl_dense", mutates_args=())
@@ -301,7 +319,10 @@ def _index_kl_dense(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     batch = Batch(query_starts, key_lengths, max_queries, max_keys, pages, key_starts, visible)
     lose = warmup.index_kl_dense if has_kernels(q) else plain_training.plain_index_kl_dense
-    return lose(q, k, lse, qi, ki, batch, scale=scale, index_scale=index_scale, with_gradient=with_gradient)
+    with _fitting("q", q):
+        return lose(
+            q, k, lse, qi, ki, batch, scale=scale, index_scale=index_scale, with_gradient=with_gradient
+        )
 
 
 def _fake_loss(

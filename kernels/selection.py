@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.block_ranks import Ranks, ScoreTiles, launch_block_ranks, score_tiles
-from pilotfish.kernels.card import card_of
+from pilotfish.kernels.card import card_of, fitting
 from pilotfish.kernels.sizes import ceil_div
 from pilotfish.kernels.top_blocks import launch_top_blocks
 
@@ -72,7 +72,10 @@ def select_blocks(
     tiles = tiles or score_tiles(rows, C, batch.sequences, block, ki.dtype, card_of(ki.device))
     ranks = Ranks.empty(piece * G, C, tiles.span, ki.device)
     keys = None if batch.pages is not None else ki.shape[0]
-    with torch.cuda.device_of(ki):  # kernels start on the current device, which may be another one
+    with (
+        torch.cuda.device_of(ki),
+        fitting("ki", ki.device),
+    ):  # kernels start on the current device, which may be another one
         for first in range(0, T, piece):
             tokens = min(piece, T - first)
             launch_block_ranks(qi_TGD, ki, batch, ranks, first, tokens, block, tiles)

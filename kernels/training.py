@@ -103,7 +103,7 @@ def index_kl(
         listed = (lists.entries_E, lists.limits_E, lists.pieces_PF)
         sums_TGK = torch.full(ids.shape, float("-inf"), dtype=torch.float32, device=device)
         _student_sums[(pieces,)](
-            qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale,
+            qi_TGI[part], ki_NI, *listed, sums_TGK, *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, N,
             **shape, num_warps=4, num_stages=sums_stages,
         )  # fmt: skip
         student_TG = sums_TGK.logsumexp(-1)
@@ -111,7 +111,7 @@ def index_kl(
         teacher_TGKB = torch.empty(*ids.shape, block, dtype=teacher_type, device=device)
         _teachers[(pieces,)](
             q_THD[part], k_NGD, lse_TH[part], *listed, teacher_TGKB, losses_2P[0],
-            *q_THD.stride()[:2], *k_NGD.stride()[:2], scale * math.log2(math.e), H,
+            *q_THD.stride()[:2], *k_NGD.stride()[:2], scale * math.log2(math.e), H, N,
             **shape, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
         rows = len(ids) if with_gradient else 0
@@ -121,7 +121,7 @@ def index_kl(
         _losses[(pieces,)](
             teacher_TGKB, qi_TGI[part], ki_NI, student_TG, *listed,
             losses_2P[1], slots_TGKI, parts_PBI, lengths_P,
-            *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G,
+            *qi_TGI.stride()[:2], ki_NI.stride(0), index_scale, G, N,
             **shape, GRADIENT=with_gradient, num_warps=student_warps, num_stages=student_stages,
         )  # fmt: skip
         loss += losses_2P.sum()
@@ -131,9 +131,10 @@ def index_kl(
     return loss, dqi_TGI, dki_GNI.sum(0) * index_scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["available"])
 def _student_sums(
     qi, ki, entries, limits, pieces, sums, stride_qt, stride_qg, stride_kn, index_scale,
+    available,
     CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
@@ -146,7 +147,7 @@ def _student_sums(
     group, key = tl.load(fields + 2), tl.load(fields + 3).to(tl.int64)
     keys, width, rows = tl.arange(0, BLOCK), tl.arange(0, DI), tl.arange(0, ROWS)
     all_ = tl.arange(0, PIECE)
-    length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
+    length = tl.minimum(tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0)), available - key)
     ki_BI = tl.load(ki + (key + keys)[:, None] * stride_kn + width, mask=(keys < length)[:, None], other=0.0)
     if INTERPRET:
         ki_BI = ki_BI.to(tl.float32)
@@ -166,10 +167,10 @@ def _student_sums(
         tl.store(sums + entry, (top_R + tl.log2(sum_R)) / LOG2E, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["available"])
 def _teachers(
     q, k, lse, entries, limits, pieces, teachers, losses,
-    stride_qt, stride_qh, stride_kn, stride_kg, scale, heads,
+    stride_qt, stride_qh, stride_kn, stride_kg, scale, heads, available,
     CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
 ):  # fmt: skip
@@ -183,7 +184,7 @@ def _teachers(
         return
     group, key = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
     keys, rows, width, all_ = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, D), tl.arange(0, PIECE)
-    length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
+    length = tl.minimum(tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0)), available - key)
     k += key * stride_kn + group * stride_kg
     k_BD = tl.load(k + keys[:, None] * stride_kn + width, mask=(keys < length)[:, None], other=0.0)
     if INTERPRET:
@@ -211,10 +212,10 @@ def _teachers(
     tl.store(losses + tl.program_id(0), tl.sum(loss_R) / LOG2E)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["available"])
 def _losses(
     teachers, qi, ki, student, entries, limits, pieces, losses, slots, parts, lengths,
-    stride_it, stride_ig, stride_in, index_scale, groups,
+    stride_it, stride_ig, stride_in, index_scale, groups, available,
     CHOICES: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DI: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, PIECE: tl.constexpr, PRECISION: tl.constexpr, INTERPRET: tl.constexpr,
     GRADIENT: tl.constexpr,
@@ -228,7 +229,7 @@ def _losses(
         return
     group, key = tl.load(fields + 2).to(tl.int64), tl.load(fields + 3).to(tl.int64)
     keys, rows, width, all_ = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, DI), tl.arange(0, PIECE)
-    length = tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0))
+    length = tl.minimum(tl.max(tl.load(limits + first + all_, mask=all_ < count, other=0)), available - key)
     ki_BI = tl.load(ki + (key + keys)[:, None] * stride_in + width, mask=(keys < length)[:, None], other=0.0)
     if INTERPRET:
         ki_BI = ki_BI.to(tl.float32)

@@ -253,7 +253,7 @@ class Features:
         began_s = time.perf_counter()
         patches, grids = clip_patches(media)
         device = self.model.language_model.lm_head.weight.device
-        # A copy, as torch aligns its memory and numpy does not: the last bits of a product may depend on that.
+        # A copy: torch aligns its memory, numpy does not, and the last bits of a product may depend on it.
         features = self.model.encode_media(torch.from_numpy(patches).to(device, copy=True), grids)
         self._kept[content] = features
         while len(self._kept) > 1 and self.bytes > self.limit_bytes:

@@ -14,7 +14,9 @@ import fcntl
 import os
 import secrets
 import stat
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.trees import remove_tree
 
 X_SOCKETS = Path("/tmp/.X11-unix")
+_SWEEP_SECONDS = 0.5
+_REMOVE = 'rm -rf -- "$1" || { chmod -R u+rwx -- "$1"; rm -rf -- "$1"; }'
 _FIRST_DISPLAY, _LAST_DISPLAY = 100, 4999
 _LONGEST_BASE = 70  # names of sockets below it have to fit in 107 bytes
 
@@ -53,7 +57,11 @@ def _locked(base: Path) -> Iterator[None]:
 
 
 def sweep(base: Path) -> None:
-    """Remove what sandboxes of dead processes left. Call with the base folder locked."""
+    """Remove what sandboxes of dead processes left. Call with the base folder locked.
+
+    What takes longer than a moment goes on in the background: a sandbox may have left 100,000 files.
+    """
+    end_s = time.monotonic() + _SWEEP_SECONDS
     for folder in base.iterdir():
         if not folder.is_dir():
             continue
@@ -71,9 +79,23 @@ def sweep(base: Path) -> None:
             ):  # its last programs may be dying just now: the next sweep gets it
                 release_displays_of(folder)
                 remove_groups_of(folder)
-                remove_tree(folder)
+                _remove_apart(folder, fd, max(0.0, end_s - time.monotonic()))
         finally:
             os.close(fd)
+
+
+def _remove_apart(folder: Path, lock: int, wait_s: float) -> None:
+    """Have a process of its own remove the folder, which keeps its lock meanwhile; wait for it a moment."""
+    remover = subprocess.Popen(
+        ["/bin/sh", "-c", _REMOVE, "sh", folder],
+        pass_fds=[lock],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        remover.wait(wait_s)
 
 
 def remove_groups_of(folder: Path) -> None:

@@ -352,6 +352,9 @@ def test_the_walk_is_chosen_by_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(64, 8192, sequences=64) == QueryOuterTiles(keys=64, overlap=True)
     assert chosen(32, 65_536) == QueryOuterTiles(keys=128, splits=1, overlap=True)
     assert chosen(64, 65_536) == QueryOuterTiles(keys=128, warps=8, stages=2)
+    monkeypatch.setattr(card, "NO_CARD", card.Card(cores=132, capability=(8, 9), shared=99 << 10))
+    assert chosen(32, 65_536) == QueryOuterTiles(keys=128, warps=8, stages=2)
+    assert chosen(16, 8192, sequences=16) == QueryOuterTiles(keys=64, splits=2, overlap=False)
 
 
 def test_nothing_to_do(device: torch.device) -> None:

@@ -315,3 +315,65 @@ def test_layers_in_a_graph_wait_for_each_other(device: torch.device, tokens: int
             first.normal_()
             graph.replay()
             assert torch.equal(captured, model(torch.cuda.synchronize))
+
+
+def test_sequences_that_share_keys_touch_nothing_outside(device: torch.device) -> None:
+    """They are not to, and what comes of it is open; but what lies behind the keys stays out of it."""
+    keys, rows = 97, 24
+    behind = torch.full((2, keys + 64, G, D), float("nan"), device=device)
+    behind[:, :keys] = torch.randn(2, keys, G, D, device=device)
+    q, qi = (torch.randn(2 * rows, n, D, device=device, requires_grad=True) for n in (H, G))
+    k, v = (x[:keys].requires_grad_() for x in behind.clone())
+    ki_behind = torch.full((keys + 64, D), float("nan"), device=device)
+    ki_behind[:keys] = torch.randn(keys, D, device=device)
+    ki = ki_behind[:keys].requires_grad_()
+    batch = dataclasses.replace(
+        Batch.packed([rows, rows], [keys, 0], device),
+        key_lengths=torch.tensor([keys, keys], dtype=torch.int32, device=device),
+        key_starts=torch.tensor([0, 0, keys], dtype=torch.int32, device=device),
+        visible=torch.full((2 * rows,), keys, dtype=torch.int32, device=device),
+    )
+    ids = torch.arange(4, dtype=torch.int32, device=device).expand(2 * rows, G, 4).contiguous()
+    out, lse = ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=D**-0.5)
+    kl = ops.index_kl(q, k, lse, qi, ki, ids, batch, block=BLOCK, **SCALES)
+    for gradient in torch.autograd.grad(out.sum() + kl, (q, k, v, qi, ki)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_places_of_results_are_looked_at(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, kernels: bool
+) -> None:
+    monkeypatch.setattr(ops, "has_kernels", lambda x: kernels)
+    q, k, v, qi, ki = (x.detach() for x in _inputs(device))
+    ids = torch.zeros(T, G, KEPT, dtype=torch.int32, device=device)
+    batch = _batch(device)
+    out, lse = torch.empty_like(q), torch.empty(T, H, device=device)
+    wrong = [(out[:, :2], lse), (out.half(), lse), (out, lse.half()), (torch.empty(3, *q.shape), lse)]
+    if kernels:
+        wrong += [(out[:1].expand(T, H, D), lse), (k.flatten()[: out.numel()].view_as(out), lse)]
+    for place in wrong:
+        with pytest.raises(ValueError, match=r"^(out|lse) "):
+            ops.sparse_attention(q, k, v, ids, batch, block=BLOCK, scale=1.0, out=place)
+    with pytest.raises(ValueError, match=r"^out "):
+        ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT, out=ids.bool())
+    with pytest.raises(ValueError, match=r"^k is on meta"):
+        ops.sparse_attention(q, k.to("meta"), v, ids, batch, block=BLOCK, scale=1.0)
+    with pytest.raises(ValueError, match=r"^ki is on meta"):
+        ops.select_blocks(qi, ki.to("meta"), batch, block=BLOCK, topk=KEPT)
+
+
+def test_what_no_kernel_takes_is_refused_before_it_is_compiled(device: torch.device) -> None:
+    q, k, v, qi, ki = _inputs(device)
+    ids = torch.zeros(T, G, KEPT, dtype=torch.int32, device=device)
+    short = (x.detach().to(torch.float8_e4m3fn) for x in (k, v))
+    with pytest.raises(ValueError, match=r"^k is .*gradient"):
+        ops.sparse_attention(q, *short, ids, _batch(device), block=BLOCK, scale=1.0)
+    lse = torch.zeros(T, H, dtype=torch.float64, device=device)
+    with pytest.raises(ValueError, match=r"^lse "):
+        ops.index_kl(q, k, lse, qi, ki, ids, _batch(device), block=BLOCK, **SCALES)
+    spread = torch.empty(1, 1, D, device=device).as_strided((1, 1, D), (1 << 24, D, 1))
+    few = Batch.single(1, 1, device)
+    one = q.detach()[:1, :1].contiguous()
+    with pytest.raises(ValueError, match=r"^k has strides"):
+        ops.sparse_attention(one, spread, spread, ids[:1, :1], few, block=BLOCK, scale=1.0)
