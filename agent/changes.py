@@ -77,6 +77,7 @@ class Changes:
         return {
             "run": self._run.started.run,
             "folder": str(self._reviewed),
+            "ended": any(isinstance(event, log.RunEnded) for event in self._run.events),
             "applied": overwrite or not done.conflicts,
             "changed": done.changed,
             "conflicts": list(done.conflicts),

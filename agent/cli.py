@@ -495,15 +495,21 @@ def snapshots(
     from datetime import datetime
 
     changes = _changes(folder)
+    gone = 0
     if remove is not None:
+        gone = len(changes.all())
         changes.remove(remove)
+        gone -= len(changes.all())
     found = changes.all()
     lines = [
         f"{one.id:>5}  {datetime.fromtimestamp(one.time):%Y-%m-%d %H:%M:%S}  {one.files:>7} files "
         f"{one.bytes:>13,} bytes  {one.label}"
         for one in found
     ]
-    _print({"snapshots": [asdict(one) for one in found]}, as_json, lines or ["There are none."])
+    if remove is not None:
+        lines.insert(0, f"Removed: {gone}.")
+    data = {"snapshots": [asdict(one) for one in found], "removed": gone}
+    _print(data, as_json, lines or ["There are none."])
 
 
 @app.command()
@@ -558,9 +564,16 @@ def apply(
     What you changed there meanwhile stays. If a file was changed on both sides, nothing is done and the files
     are named. The exit status is 0 only if all was brought over.
     """
-    done = _changes(folder).apply(overwrite=overwrite)
+    from pilotfish.agent.changes import diff_data, diff_lines
+
+    changes = _changes(folder)
+    work = changes.diff(None, None)
+    done = changes.apply(overwrite=overwrite) | diff_data(work)
     if done["applied"]:
-        lines = [f"{done['changed']} files and folders of {done['folder']} were written or removed."]
+        lines = diff_lines(work, text=False)
+        lines += [f"{done['changed']} files and folders of {done['folder']} were written or removed."]
+        if not done["ended"]:
+            lines.append("The run had not come to its end: what it did may be unfinished.")
         lines += [f"The run's {path} replaced yours." for path in done["conflicts"]]
     else:
         lines = [

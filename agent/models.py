@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def open_model(settings: Settings) -> ModelFor:
     """
     if settings.model == "solution":
         return _solution
+    if difflib.get_close_matches(settings.model, ["solution"]) and not Path(settings.model).exists():
+        raise ModelError(f"there is no model {settings.model!r}; the nearest is 'solution'.")
     from pilotfish.model.engine import Engine
 
     engine = Engine(settings.model, attention=settings.attention)

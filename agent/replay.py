@@ -113,6 +113,7 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
         if isinstance(event, log.Resulted | log.EpisodeEnded):
             steps[-1]["notes"] += network
             network = []
+    steps[-1]["notes"] += network  # what was logged after the end
     return {
         "episode": start.episode,
         "task": start.task,
