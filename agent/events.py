@@ -419,6 +419,8 @@ class RunLog:
                     is_open = False
                 case Resumed():
                     is_open = bool(groups) and not has_ended(groups[-1])
+                case Networked() if groups and not is_open:
+                    groups[-1].append(event)  # told a moment after the end
             if is_open:
                 groups[-1].append(event)
                 is_open = not has_ended(groups[-1][-1:])

@@ -22,6 +22,7 @@ from pilotfish.agent.events import (
     EventLog,
     Intended,
     LogError,
+    Networked,
     RunEnded,
     RunStarted,
     Told,
@@ -147,9 +148,10 @@ def test_the_episodes_of_a_run(tmp_path: Path) -> None:
             if episode == 0:
                 log.append(EpisodeEnded(episode=0, end="done"))
                 log.append(Told(step=1, text="between"))
+                log.append(Networked(note="told a moment after the end"))
     episodes = read_run(tmp_path).episodes()
     assert [[event.type for event in episode] for episode in episodes] == [
-        ["episode_started", "answered", "episode_ended"],
+        ["episode_started", "answered", "episode_ended", "networked"],
         ["episode_started", "answered"],
     ]
 
