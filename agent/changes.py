@@ -8,6 +8,7 @@ from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.run import SNAPSHOTS, WORKSPACE
+from pilotfish.agent.safetext import visible
 from pilotfish.sandbox import Change, Diff, SandboxError, Snapshot, Snapshots
 from pilotfish.sandbox.review import bring_over
 
@@ -109,9 +110,10 @@ def diff_lines(diff: Diff, *, text: bool) -> list[str]:
         return ["Nothing changed."]
     risky = [change for change in diff.changes if change.runs]
     lines = [f"Look at these first, as they are run or obeyed by themselves ({len(risky)}):"] if risky else []
-    lines += [f"  {change.path}  ({change.runs})" for change in risky[:_LISTED]]
+    lines += [f"  {visible(change.path, one_line=True)}  ({change.runs})" for change in risky[:_LISTED]]
     signs = {"added": "A", "removed": "D", "changed": "M", "mode": "m"}
-    lines += [f"{signs[change.how]} {change.path}{_remark(change)}" for change in diff.changes[:_LISTED]]
+    shown = [f"{signs[change.how]} {change.path}{_remark(change)}" for change in diff.changes[:_LISTED]]
+    lines += [visible(line, one_line=True) for line in shown]
     if len(diff.changes) > _LISTED:
         lines.append(f"and {len(diff.changes) - _LISTED} more; --json has all.")
     lines += diff.warnings

@@ -193,8 +193,9 @@ def _unified(change: Change, old: list[str], new: list[str]) -> tuple[str, str]:
     if max(len(old), len(new)) - alike - ends > _LINES:
         return "", f"more than {_LINES} lines differ"
     first, last = max(0, alike - 3), max(0, ends - 3)
-    former = "/dev/null" if change.before is None else f"a/{change.path}"
-    now = "/dev/null" if change.after is None else f"b/{change.path}"
+    path = change.path.replace("\n", "\\n").replace("\r", "\\r")  # or a name could forge lines
+    former = "/dev/null" if change.before is None else f"a/{path}"
+    now = "/dev/null" if change.after is None else f"b/{path}"
     found = difflib.unified_diff(old[first : len(old) - last], new[first : len(new) - last], former, now)
     lines = [_moved(line, first) for line in islice(found, _SHOWN_LINES + 1)]
     note = f"only the first {_SHOWN_LINES} lines are shown" if len(lines) > _SHOWN_LINES else ""

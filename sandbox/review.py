@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.sandbox.entries import EMPTY, Entry, Node, encoded
+from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.objects import digest_of
 from pilotfish.sandbox.snapshots import Snapshots
 from pilotfish.sandbox.trees import remove_tree
@@ -56,7 +57,13 @@ def bring_over(folder: Path, copy: Path, store: Path, *, overwrite: bool = False
     with `overwrite` the copy wins. The folder is kept as a snapshot before anything is done.
     """
     kept, mine = Snapshots(folder, store), Snapshots(copy, store)
-    since = [one for one in kept.all() if one.label in (AS_IT_WAS, BROUGHT_OVER)][-1]
+    points = [one for one in kept.all() if one.label in (AS_IT_WAS, BROUGHT_OVER)]
+    if not points:
+        raise SandboxError(
+            f"the snapshot of {str(folder)!r} as it was is gone, so what the run changed cannot be told: "
+            f"compare it with {str(copy)!r} yourself."
+        )
+    since = points[-1]
     now = mine.take(BROUGHT_OVER)
     base, work = mine.tree(since.id), mine.tree(now)
     before = kept.take(BEFORE)

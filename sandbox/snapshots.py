@@ -208,7 +208,10 @@ class Snapshots:
             self._sweep(objects)
 
     def _make_room(self, objects: Objects) -> int:
-        """Drop snapshots, the oldest first, until a tenth is free; the first and the last of all stay."""
+        """Drop snapshots, the oldest first, until a tenth is free; the first and the last of all stay.
+
+        Raises `SandboxError`, and keeps the first alone, when these two do not fit.
+        """
         dropped = 0
         numbers = sorted(self._numbers())
         while objects.size > self._bounds.store_bytes * 0.9 and len(numbers) > 2:
@@ -220,9 +223,13 @@ class Snapshots:
             dropped += len(going)
             self._sweep(objects)
         if objects.size > self._bounds.store_bytes and len(numbers) == 2:
-            self._record_of(str(numbers[0])).unlink()
-            dropped += 1
+            self._record_of(str(numbers[1])).unlink()
             self._sweep(objects)
+            self._known = None
+            raise SandboxError(
+                "the snapshot could not be taken (with the first one it is more than the "
+                f"{self._bounds.store_bytes >> 20} MiB that are kept), remove what is not needed."
+            )
         return dropped
 
     def _sweep(self, objects: Objects) -> None:

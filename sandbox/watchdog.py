@@ -107,14 +107,19 @@ def written_by(entry: Entry) -> int:
     return numbers(f"/proc/{entry.pid}/io", b"write_bytes")[0]
 
 
-def changed_bytes(folders: Iterable[str], since_s: float) -> int:
-    """Bytes on disk of the files below some folders that were changed since then, as far as time allows."""
+def changed_bytes(folders: Iterable[str], since_s: float, unseen: int = 0) -> int:
+    """Bytes on disk of the files below some folders that were changed since then.
+
+    unseen: what to add for those that there was no time to look at.
+    """
     deadline = time.monotonic() + WALK_S
     total, waiting = 0, list(folders)
-    while waiting and time.monotonic() < deadline:
+    while waiting:
         try:
             with os.scandir(waiting.pop()) as listing:
                 for item in listing:
+                    if time.monotonic() > deadline:
+                        return total + unseen
                     found = item.stat(follow_symlinks=False)
                     if item.is_dir(follow_symlinks=False):
                         waiting.append(item.path)
@@ -250,7 +255,7 @@ class Watchdog:
                 disk.told = False
             elif free <= floor:
                 waits |= not self.end_writer(disk, units, "disk free", free)
-            elif changed_bytes(disk.folders, disk.started_s) < self.disk_growth:
+            elif changed_bytes(disk.folders, disk.started_s, self.disk_growth) < self.disk_growth:
                 disk.free_at_start = free  # others have filled it
             else:
                 waits |= not self.end_writer(disk, units, "disk growth", self.disk_growth)
@@ -305,7 +310,10 @@ class Watchdog:
             since = now - self.interrupted.get(name, 0.0)
             if since > 2 * GIVE_UP_S:
                 self.interrupted[name] = now
-                os.kill(member.pid, SIGINT)
+                try:
+                    os.kill(member.pid, SIGINT)
+                except ProcessLookupError:  # it ended while the disk was looked at
+                    pass
             if since > 2 * GIVE_UP_S or since < GIVE_UP_S:
                 unit.remove(member)
         self.kill(unit)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import events as log
+from pilotfish.agent.changes import diff_lines
 from pilotfish.agent.keeping import may_write
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
@@ -22,6 +23,7 @@ from pilotfish.agent.run import Target, _resolve
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
+from pilotfish.sandbox import Snapshots
 
 from .conftest import call, turn
 
@@ -218,3 +220,13 @@ async def test_nobody_goes_back_under_a_run(project: Path, tmp_path: Path) -> No
 )
 def test_which_calls_may_write(name: str, arguments: dict[str, str], may: bool) -> None:
     assert may_write(call(name, **arguments)) is may
+
+
+def test_names_do_not_forge_lines_of_a_diff(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    kept = Snapshots(project, tmp_path / "store")
+    first = kept.take()
+    (project / "x\nM README.md").write_text("one\n")
+    lines = diff_lines(kept.diff(first, text=True), text=True)
+    assert not [line for line in "\n".join(lines).splitlines() if line.startswith("M README.md")]

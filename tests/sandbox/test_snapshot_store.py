@@ -382,6 +382,21 @@ def test_the_oldest_go_when_there_is_no_room_and_it_is_said(work: Path) -> None:
         kept.restore("2")
 
 
+def test_the_first_stays_when_the_next_does_not_fit_beside_it(work: Path) -> None:
+    kept = Snapshots(work, work.parent / "store", Bounds(store_bytes=100_000))
+    before = os.urandom(60_000)
+    (work / "file").write_bytes(before)
+    first = kept.take()
+    (work / "file").write_bytes(os.urandom(60_000))
+    with pytest.raises(SandboxError, match=r"could not be taken .*with the first one"):
+        kept.take()
+    assert [one.id for one in kept.all()] == [first]
+    kept.restore(first)
+    assert (work / "file").read_bytes() == before
+    (work / "file").write_text("little")
+    assert kept.take() in {one.id for one in kept.all()}
+
+
 def test_what_is_too_much_is_refused_before_it_is_read(work: Path) -> None:
     for number in range(30):
         (work / f"{number}").write_bytes(os.urandom(10_000))
