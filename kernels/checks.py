@@ -22,8 +22,8 @@ def check_selection(
     qi: Tensor, ki: Tensor, batch: Batch, block: int, topk: int, local: int, init: int
 ) -> None:
     """Refuse what choosing blocks does not take."""
-    if qi.ndim != 3 or not qi.dtype.is_floating_point:
-        raise ValueError(f"qi is {_is(qi)}: a float type and [T, G, I] are accepted")
+    if qi.ndim != 3 or qi.shape[1] == 0 or not qi.dtype.is_floating_point:
+        raise ValueError(f"qi is {_is(qi)}: a float type and [T, G, I] with G of 1 or more are accepted")
     shape = "[N, I]" if batch.pages is None else "[P, block, I]"
     if ki.ndim != shape.count(",") + 1 or ki.shape[-1] != qi.shape[2] or ki.dtype != qi.dtype:
         raise ValueError(f"ki is {_is(ki)}: {qi.dtype} {shape} with I = {qi.shape[2]}, as qi, is accepted")
@@ -48,10 +48,12 @@ def check_attention(
     if v.shape != k.shape or v.dtype != k.dtype:
         raise ValueError(f"v is {_is(v)}: the shape and type of k, {_is(k)}, are accepted")
     H, G = q.shape[1], k.shape[-2]
-    if G == 0 or H % G or H // G > MOST_HEADS:
+    if G == 0 or H % G or not 1 <= H // G <= MOST_HEADS:
         raise ValueError(f"q has {H} heads for {G} KV groups: 1 to {MOST_HEADS} heads per group are accepted")
     if ids.dtype != torch.int32 or ids.ndim != 3 or ids.shape[:2] != (q.shape[0], G):
         raise ValueError(f"ids is {_is(ids)}: torch.int32 [{q.shape[0]}, {G}, K] is accepted")
+    if ids.shape[2] > MOST_KEPT:
+        raise ValueError(f"ids keeps {ids.shape[2]} blocks: up to {MOST_KEPT} are accepted")
     _check_block(block)
     _check_factors(scale=scale)
     _check_place("q", q=q, k=k, v=v, ids=ids)
@@ -80,7 +82,7 @@ def check_loss(
     if k.ndim != 3 or k.shape[2] != D or k.dtype != q.dtype:
         raise ValueError(f"k is {_is(k)}: {q.dtype} [N, G, {D}], as q, is accepted")
     N, G = k.shape[:2]
-    if G == 0 or H % G or H // G > MOST_HEADS:
+    if G == 0 or H % G or not 1 <= H // G <= MOST_HEADS:
         raise ValueError(f"q has {H} heads for {G} KV groups: 1 to {MOST_HEADS} heads per group are accepted")
     if qi.ndim != 3 or qi.shape[:2] != (T, G) or qi.dtype != q.dtype:
         raise ValueError(f"qi is {_is(qi)}: {q.dtype} [{T}, {G}, I], as q and k, is accepted")

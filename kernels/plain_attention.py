@@ -83,6 +83,9 @@ def gather_blocks(
     [T, G, L]."""
     G, K = ids_TGK.shape[1:]
     device = ids_TGK.device
+    if 0 in (k.shape[0], 1 if batch.pages is None else batch.pages.shape[1]):  # there are no keys at all
+        none = torch.zeros(len(ids_TGK), G, K * block, k.shape[-1], dtype=work, device=device)
+        return none, none, torch.zeros(none.shape[:3], dtype=torch.bool, device=device)
     earlier_KK = torch.ones(K, K, dtype=torch.bool, device=device).tril(-1)
     repeats_TGK = ((ids_TGK[..., :, None] == ids_TGK[..., None, :]) & earlier_KK).any(-1)
     live_TGK = (ids_TGK >= 0) & (ids_TGK * block < seen_T[:, None, None]) & ~repeats_TGK

@@ -33,6 +33,8 @@ def select_blocks(
     starts = batch.query_starts.tolist()
     for s, length in enumerate(batch.key_lengths.tolist()):
         ki_ND = sequence_keys(ki, batch, s, length)
+        if len(ki_ND) == 0:
+            continue
         step = max(1, PIECE // max(1, G * length))
         for first in range(starts[s], starts[s + 1], step):
             rows = slice(first, min(first + step, starts[s + 1]))
@@ -44,7 +46,9 @@ def select_blocks(
 def sequence_keys(keys: Tensor, batch: Batch, s: int, length: int) -> Tensor:
     """The keys [N, ...] of sequence s, gathered where they lie in pages [P, block, ...]."""
     if batch.pages is not None:
-        used = batch.pages[s, : -(-length // keys.shape[1])].long()
+        used = batch.pages[s, : -(-length // keys.shape[1])].long().clamp(0, max(len(keys) - 1, 0))
+        if len(keys) == 0:
+            return keys.flatten(0, 1)
         return keys[used].flatten(0, 1)[:length]
     start = 0 if batch.key_starts is None else int(batch.key_starts[s])
     return keys[start : start + length]

@@ -87,6 +87,8 @@ def plain_index_kl(
         total += loss
         if with_gradient:
             dqi_TGI[part] = torch.einsum("tgl,tgli->tgi", ds_TGL, ki_TGLI).to(dqi_TGI.dtype)
+            if N == 0:
+                continue
             rows_TGL = _key_rows(ids_TGK, batch, part, block, N)
             dki_TGLI = ds_TGL[..., None] * qi[:, :, None]
             dki_NI.index_add_(0, rows_TGL.flatten(), dki_TGLI.reshape(-1, width))
@@ -111,6 +113,8 @@ def plain_index_kl_dense(
     starts = batch.query_starts.tolist()
     total, dqi_TGI, dki_NI = _empty_result(qi_TGI, ki_NI, with_gradient)
     for s, length in enumerate(batch.key_lengths.tolist()):
+        if length <= 0:
+            continue
         k_GLD = sequence_keys(k_NGD, batch, s, length).transpose(0, 1).to(wide)
         ki_LI = sequence_keys(ki_NI, batch, s, length).to(wide)
         dki_LI = sequence_keys(dki_NI, batch, s, length)

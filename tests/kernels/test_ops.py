@@ -377,3 +377,29 @@ def test_what_no_kernel_takes_is_refused_before_it_is_compiled(device: torch.dev
     one = q.detach()[:1, :1].contiguous()
     with pytest.raises(ValueError, match=r"^k has strides"):
         ops.sparse_attention(one, spread, spread, ids[:1, :1], few, block=BLOCK, scale=1.0)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_rows_without_any_key(device: torch.device, monkeypatch: pytest.MonkeyPatch, kernels: bool) -> None:
+    """Sequences of no keys, packed and in pages: ids of -1, zeros, a log-sum-exp of -inf, no loss."""
+    monkeypatch.setattr(ops, "has_kernels", lambda x: kernels)
+    q, qi = torch.randn(2, H, D, device=device), torch.randn(2, G, D, device=device)
+    nothing = Batch(
+        torch.tensor([0, 2], dtype=torch.int32, device=device),
+        torch.zeros(1, dtype=torch.int32, device=device), 2, 0,
+    )  # fmt: skip
+    pages = torch.zeros(1, 1, dtype=torch.int32, device=device)
+    for batch, lead in ((nothing, (0,)), (dataclasses.replace(nothing, pages=pages), (1, BLOCK))):
+        ki, k = torch.randn(*lead, D, device=device), torch.randn(*lead, G, D, device=device)
+        ids = ops.select_blocks(qi, ki, batch, block=BLOCK, topk=KEPT)
+        assert ids.tolist() == [[[-1] * KEPT] * G] * 2
+        out, lse = ops.sparse_attention(q, k, k, ids, batch, block=BLOCK, scale=1.0)
+        assert not out.any()
+        assert (lse == float("-inf")).all()
+        if batch.pages is None:
+            ki.requires_grad_()
+            for loss in (
+                ops.index_kl(q, k, lse, qi, ki, ids, batch, block=BLOCK, **SCALES),
+                ops.index_kl_dense(q, k, None, qi, ki, batch, **SCALES),
+            ):
+                assert loss == 0
