@@ -65,7 +65,8 @@ async def test_a_part_that_fails_ends_the_episode(
     async with open_episode(web_task, ScriptedModel(play), limits=LIMITS) as episode:
         outcome = await asyncio.wait_for(episode.run(), 50)
     assert outcome.end == "sandbox_error"
-    assert not outcome.grade.passed
+    # The click may have been made before the fault was noticed.
+    assert not outcome.grade.passed or (when == "while it acts" and outcome.steps == 1)
     end = last_of(tmp_path / "run")
     assert (end.end, end.reason) == ("sandbox_error", outcome.reason)
     assert FAULTS[fault] in end.reason
