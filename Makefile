@@ -4,6 +4,7 @@
 
 DEMO ?= .venv/bin/pilotfish demo
 TESTS ?= tests
+COMPUTING = tests/kernels tests/model
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +16,14 @@ demo: setup ## Let the model that ships work on a task, here and now
 	$(DEMO)
 
 test: lint ## Run the checks of `make lint`, then all tests (TESTS=tests/tools for some)
+ifeq ($(TESTS),tests)
+	@# Side by side, as one half computes and the other mostly waits; the first is shown when it has ended.
+	.venv/bin/pytest $(COMPUTING) >.setup/computing.log 2>&1 & half=$$!; \
+	.venv/bin/pytest tests $(COMPUTING:%=--ignore=%); status=$$?; \
+	wait $$half || status=1; cat .setup/computing.log; exit $$status
+else
 	.venv/bin/pytest $(TESTS)
+endif
 
 lint: setup ## Check style, formatting, types and which room imports which
 	.venv/bin/ruff check .
