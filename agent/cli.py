@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pilotfish.agent import cli_changes
+from pilotfish.agent.cli_output import FAILED, INTERRUPTED, USAGE, Json, OutputError, Run, print_result
+
 if TYPE_CHECKING:
     from pilotfish.agent.settings import Settings
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="pilotfish",
@@ -55,7 +56,6 @@ def _options(
     """A computer-use and coding agent that runs MiniMax-M3 inside its own process."""
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 ModelName = Annotated[
     str | None,
     typer.Option(
@@ -82,7 +82,6 @@ AllowHost = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
-Run = Annotated[Path, typer.Argument(help="The folder of a run, such as runs/20261129-120000-ab12cd.")]
 
 
 def main() -> None:
@@ -104,16 +103,12 @@ def main() -> None:
         # Whoever read our output has gone; nothing more can be said there.
         _drop_output()
         sys.exit(FAILED)
-    except _OutputError as error:
+    except OutputError as error:
         print(f"pilotfish: {error}", file=sys.stderr)
         _drop_output()
         sys.exit(FAILED)
     except Exception as error:
         sys.exit(_explain(error))
-
-
-class _OutputError(Exception):
-    """Standard output takes nothing."""
 
 
 def _drop_output() -> None:
@@ -166,20 +161,6 @@ def _settings(**flags: Any) -> Settings:
     return load_settings(flags)
 
 
-def _print(result: dict[str, Any], as_json: bool, lines: list[str]) -> None:
-    from pilotfish.agent.show import say
-
-    try:
-        if as_json:
-            print(json.dumps(result), flush=True)
-        for line in () if as_json else lines:
-            say(line)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _OutputError(f"Cannot write the result ({error.strerror}); send it elsewhere.") from error
-
-
 def _narrator(as_json: bool) -> Any:
     from pilotfish.agent.show import Narrator
 
@@ -195,7 +176,7 @@ def _asker(as_json: bool) -> Any:
 
 def _finish_run(result: dict[str, Any], as_json: bool) -> None:
     notes = [result["host_desktop"]] if result["host_desktop"] else []
-    _print(result, as_json, [f"log   {result['folder']}", *notes])
+    print_result(result, as_json, [f"log   {result['folder']}", *notes])
     if result["end"] == "stopped":
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if result["passed"] else FAILED)
@@ -350,7 +331,7 @@ def _bench(plan: Any, settings: Settings, folder: Path | None, as_json: bool) ->
     lines = [table(result), f"log   {result['folder']}"]
     if not result["complete"]:
         lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
-    _print(result, as_json, lines)
+    print_result(result, as_json, lines)
     raise typer.Exit(0 if result["complete"] else INTERRUPTED)
 
 
@@ -398,7 +379,7 @@ def bench_miniwob(
 
     if listing:
         lines = [f"{name}{'  (held out)' if name in HELD_OUT else ''}" for name in MINIWOB_TASKS]
-        _print({"tasks": list(MINIWOB_TASKS), "held_out": sorted(HELD_OUT)}, as_json, lines)
+        print_result({"tasks": list(MINIWOB_TASKS), "held_out": sorted(HELD_OUT)}, as_json, lines)
         return
     if limits not in ("classic", "untimed"):
         raise typer.BadParameter(f"--limits is '{limits}'; choose classic or untimed")
@@ -471,118 +452,10 @@ def replay(
         path = atif
     else:
         path = write_replay(found, out, episodes=None if episode is None else [episode])
-    _print({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
+    print_result({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
 
 
-def _changes(folder: Path) -> Any:
-    from pilotfish.agent.changes import Changes
-    from pilotfish.agent.events import read_run
-
-    return Changes(read_run(folder))
-
-
-@app.command()
-def snapshots(
-    folder: Run,
-    remove: Annotated[str | None, typer.Option(help="Forget this snapshot, or all.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List what a run's workspace was before each call that could write to it.
-
-    The snapshots lie in the run's folder and go with it; --remove frees their space earlier.
-    """
-    from dataclasses import asdict
-    from datetime import datetime
-
-    changes = _changes(folder)
-    gone = 0
-    if remove is not None:
-        gone = len(changes.all())
-        changes.remove(remove)
-        gone -= len(changes.all())
-    found = changes.all()
-    lines = [
-        f"{one.id:>5}  {datetime.fromtimestamp(one.time):%Y-%m-%d %H:%M:%S}  {one.files:>7} files "
-        f"{one.bytes:>13,} bytes  {one.label}"
-        for one in found
-    ]
-    if remove is not None:
-        lines.insert(0, f"Removed: {gone}.")
-    data = {"snapshots": [asdict(one) for one in found], "removed": gone}
-    _print(data, as_json, lines or ["There are none."])
-
-
-@app.command()
-def diff(
-    folder: Run,
-    before: Annotated[str | None, typer.Argument(help="A snapshot. Default: the first.")] = None,
-    after: Annotated[str | None, typer.Argument(help="A later one. Default: what is there now.")] = None,
-    names: Annotated[bool, typer.Option("--names", help="Only the names, not the lines.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Show what a run changed in its workspace, and first what is run or obeyed by itself later.
-
-    Such are hooks and settings of git, build files, settings of editors, instructions for agents.
-    """
-    from pilotfish.agent.changes import diff_data, diff_lines
-
-    found = _changes(folder).diff(before, after)
-    _print(diff_data(found), as_json, diff_lines(found, text=not names))
-
-
-@app.command()
-def restore(
-    folder: Run,
-    snapshot: Annotated[str | None, typer.Argument(help="Which. Default: the first.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Bring the workspace of a run back to what it was; what is there now is kept as a snapshot before.
-
-    The exit status is 0 only if all came back.
-    """
-    done = _changes(folder).restore(snapshot)
-    lines = [
-        f"{done['folder']} is as in snapshot {done['snapshot']} again; {done['changed']} files and folders "
-        "were written or removed.",
-        f"What was there before is snapshot {done['before']}.",
-        *(f"But {problem}." for problem in done["problems"]),
-    ]
-    _print(done, as_json, lines)
-    raise typer.Exit(FAILED if done["problems"] else 0)
-
-
-@app.command()
-def apply(
-    folder: Run,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Where both sides changed a file, take the run's.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Bring what a run with --review did over to the folder it was given.
-
-    What you changed there meanwhile stays. If a file was changed on both sides, nothing is done and the files
-    are named. The exit status is 0 only if all was brought over.
-    """
-    from pilotfish.agent.changes import diff_data, diff_lines
-
-    changes = _changes(folder)
-    work = changes.diff(None, None)
-    done = changes.apply(overwrite=overwrite) | diff_data(work)
-    if done["applied"]:
-        lines = diff_lines(work, text=False)
-        lines += [f"{done['changed']} files and folders of {done['folder']} were written or removed."]
-        if not done["ended"]:
-            lines.append("The run had not come to its end: what it did may be unfinished.")
-        lines += [f"The run's {path} replaced yours." for path in done["conflicts"]]
-    else:
-        lines = [
-            "Nothing was brought over, as these were changed on both sides; --overwrite takes the run's:"
-        ]
-        lines += [f"  {path}" for path in done["conflicts"]]
-    lines += [f"But {problem}." for problem in done["problems"]]
-    _print(done, as_json, lines)
-    raise typer.Exit(0 if done["applied"] and not done["problems"] else FAILED)
+cli_changes.add_to(app)
 
 
 @app.command()
@@ -604,7 +477,7 @@ def doctor(model: ModelName = None, record_dir: RecordDir = None, as_json: Json 
         {"name": p.name, "ok": p.ok, "needed": p.name not in OPTIONAL, "detail": p.detail, "mend": p.mend}
         for p in pieces
     ]
-    _print({"ok": good, "pieces": found}, as_json, lines)
+    print_result({"ok": good, "pieces": found}, as_json, lines)
     raise typer.Exit(0 if good else FAILED)
 
 
@@ -617,7 +490,7 @@ def model_info(
     from pilotfish.model.info import describe
 
     facts = describe(path)
-    _print(facts, as_json, [f"{name}: {value}" for name, value in facts.items()])
+    print_result(facts, as_json, [f"{name}: {value}" for name, value in facts.items()])
 
 
 @app.command()
@@ -638,7 +511,7 @@ def demo(
     result = asyncio.run(run_target(target, settings, on_event=_narrator(as_json), command="demo"))
     result["replay"] = str(write_replay(read_run(Path(result["folder"]))))
     if not as_json:
-        _print(result, False, [f"page  {result['replay']}"])
+        print_result(result, False, [f"page  {result['replay']}"])
     _finish_run(result, as_json)
 
 
@@ -647,7 +520,7 @@ def version(as_json: Json = False) -> None:
     """Print the version."""
     from pilotfish import __version__
 
-    _print({"version": __version__}, as_json, [__version__])
+    print_result({"version": __version__}, as_json, [__version__])
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from pilotfish.sandbox import Sandbox, SandboxSpec, Shell
+from pilotfish.sandbox import Sandbox, SandboxSpec, Shell, Snapshots
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -30,3 +31,16 @@ def shell(box: Sandbox) -> Shell:
     for name in box.shell.sessions:
         box.shell.reset(name)
     return box.shell
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A workspace to take snapshots of."""
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def kept(work: Path) -> Snapshots:
+    """Its snapshots."""
+    return Snapshots(work, work.parent / "store")

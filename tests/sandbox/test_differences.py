@@ -12,17 +12,6 @@ from pilotfish.sandbox import Change, Snapshots
 from pilotfish.sandbox.runs_later import who_runs
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    (tmp_path / "work").mkdir()
-    return tmp_path / "work"
-
-
-@pytest.fixture
-def kept(work: Path) -> Snapshots:
-    return Snapshots(work, work.parent / "store")
-
-
 def changes(kept: Snapshots, before: str, after: str | None = None) -> dict[str, Change]:
     return {change.path: change for change in kept.diff(before, after, text=True).changes}
 

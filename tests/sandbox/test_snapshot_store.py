@@ -26,17 +26,6 @@ pytestmark = pytest.mark.timeout(120)
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
 
 
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    (tmp_path / "work").mkdir()
-    return tmp_path / "work"
-
-
-@pytest.fixture
-def kept(work: Path) -> Snapshots:
-    return Snapshots(work, work.parent / "store")
-
-
 def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(
         [*GIT, *arguments], cwd=folder, check=True, capture_output=True, text=True
