@@ -1,20 +1,48 @@
-"""An isolated machine for one task: files, shell, display, browser."""
+"""An isolated machine for one task: files, shell, display, browser.
 
-from pilotfish.sandbox.box import Sandbox
-from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage, go
-from pilotfish.sandbox.browser_downloads import Download
-from pilotfish.sandbox.browser_reader import PageText, page_element, read_page
-from pilotfish.sandbox.differences import Change, Diff
-from pilotfish.sandbox.display import Display
-from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
-from pilotfish.sandbox.files import FileEntry, Files
-from pilotfish.sandbox.host import HostDesktop
-from pilotfish.sandbox.network import Attempt, Network, NetworkLog
-from pilotfish.sandbox.pieces import Piece, check
-from pilotfish.sandbox.process import Process
-from pilotfish.sandbox.shell import Shell, ShellResult
-from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
-from pilotfish.sandbox.spec import Limits, SandboxSpec
+Each name is loaded when first used, since some need Playwright or numpy and many callers neither.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pilotfish.sandbox.box import Sandbox
+    from pilotfish.sandbox.browser import PAGE_ERRORS, Browser, BrowserPage, go
+    from pilotfish.sandbox.browser_downloads import Download
+    from pilotfish.sandbox.browser_reader import PageText, page_element, read_page
+    from pilotfish.sandbox.differences import Change, Diff
+    from pilotfish.sandbox.display import Display
+    from pilotfish.sandbox.errors import SandboxError, SandboxPathError, SandboxUnavailable
+    from pilotfish.sandbox.files import FileEntry, Files
+    from pilotfish.sandbox.host import HostDesktop
+    from pilotfish.sandbox.network import Attempt, Network, NetworkLog
+    from pilotfish.sandbox.pieces import Piece, check
+    from pilotfish.sandbox.process import Process
+    from pilotfish.sandbox.shell import Shell, ShellResult
+    from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
+    from pilotfish.sandbox.spec import Limits, SandboxSpec
+
+_HOMES = {
+    "box": ("Sandbox",),
+    "browser": ("PAGE_ERRORS", "Browser", "BrowserPage", "go"),
+    "browser_downloads": ("Download",),
+    "browser_reader": ("PageText", "page_element", "read_page"),
+    "differences": ("Change", "Diff"),
+    "display": ("Display",),
+    "errors": ("SandboxError", "SandboxPathError", "SandboxUnavailable"),
+    "files": ("FileEntry", "Files"),
+    "host": ("HostDesktop",),
+    "network": ("Attempt", "Network", "NetworkLog"),
+    "pieces": ("Piece", "check"),
+    "process": ("Process",),
+    "shell": ("Shell", "ShellResult"),
+    "snapshots": ("Restored", "Snapshot", "Snapshots"),
+    "spec": ("Limits", "SandboxSpec"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "PAGE_ERRORS",
@@ -49,3 +77,15 @@ __all__ = [
     "page_element",
     "read_page",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -65,8 +65,8 @@ async def test_a_part_that_fails_ends_the_episode(
     async with open_episode(web_task, ScriptedModel(play), limits=LIMITS) as episode:
         outcome = await asyncio.wait_for(episode.run(), 50)
     assert outcome.end == "sandbox_error"
-    # The click may have been made before the fault was noticed.
-    assert not outcome.grade.passed or (when == "while it acts" and outcome.steps == 1)
+    if when == "while the model thinks":
+        assert not outcome.grade.passed  # When it acts, a click may be made before the fault is noticed.
     end = last_of(tmp_path / "run")
     assert (end.end, end.reason) == ("sandbox_error", outcome.reason)
     assert FAULTS[fault] in end.reason
