@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pilotfish.agent import cli
+from pilotfish.agent import cli_run
 from pilotfish.agent import events as log
 from pilotfish.agent.cli import main
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
@@ -316,7 +316,7 @@ def test_a_place_that_may_not_be_looked_at_is_one_sentence(
         raise PermissionError(errno.EACCES, "Permission denied", task)
 
     monkeypatch.setattr(sys, "argv", ["pilotfish", "run", "/secret/task.yaml", "--json"])
-    monkeypatch.setattr(cli, "_absolute", look)
+    monkeypatch.setattr(cli_run, "_absolute", look)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1

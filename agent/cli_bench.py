@@ -1,0 +1,116 @@
+"""The commands that measure a model on many tasks: bench miniwob and bench tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pilotfish.agent.cli_options import Attention, MaxSteps, ModelName, RecordDir, Temperature, settings_of
+from pilotfish.agent.cli_output import INTERRUPTED, Json, print_result
+
+if TYPE_CHECKING:
+    from pilotfish.agent.settings import Settings
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure a model on many tasks.", rich_markup_mode=None)
+
+
+def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -> None:
+    """Play a plan, in a new folder or on in an unfinished run's, and print its table. Does not return."""
+    from pilotfish.agent.bench import run_bench, slots, terminal_progress
+    from pilotfish.agent.bench_report import table
+
+    progress = terminal_progress(sum(1 for _ in slots(plan)))
+    result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress))
+    print(file=sys.stderr)
+    lines = [table(result), f"log   {result['folder']}"]
+    if not result["complete"]:
+        lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
+    print_result(result, as_json, lines)
+    raise typer.Exit(0 if result["complete"] else INTERRUPTED)
+
+
+def _start_bench(plan: Any, settings: Settings, resume: bool, as_json: bool) -> None:
+    from pilotfish.agent.bench import find_unfinished
+
+    measure(plan, settings, find_unfinished(plan, settings) if resume else None, as_json)
+
+
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same measurement.")
+]
+
+
+@bench_app.command("miniwob")
+def bench_miniwob(
+    tasks: Annotated[str, typer.Option(help="Tasks by name, as click-test,enter-text. Default: all.")] = "",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 10,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="First seed. Default: the first one that training never used.")
+    ] = None,
+    limits: Annotated[
+        str, typer.Option(help="untimed, or classic: the page's own clock, 10 s in most tasks.")
+    ] = "untimed",
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="Also play random clicks, as a baseline.")
+    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Print the names of the tasks and end.")] = False,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    temperature: Temperature = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model on MiniWoB++, from pixels alone, in the sandbox.
+
+    Prints for each task the share of episodes that the page rewarded, with a 95 % Wilson interval, the
+    steps, and the wall-clock seconds per step (median and 95th percentile). The exit status is 0 if the
+    measurement is complete, however the model did.
+    """
+    from pilotfish.agent.bench import plan_miniwob
+    from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
+
+    if listing:
+        lines = [f"{name}{'  (held out)' if name in HELD_OUT else ''}" for name in MINIWOB_TASKS]
+        print_result({"tasks": list(MINIWOB_TASKS), "held_out": sorted(HELD_OUT)}, as_json, lines)
+        return
+    if limits not in ("classic", "untimed"):
+        raise typer.BadParameter(f"--limits is '{limits}'; choose classic or untimed")
+    settings = settings_of(
+        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+    )
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    plan = plan_miniwob(names, episodes=episodes, seed=seed, limits=limits, baseline=baseline)
+    _start_bench(plan, settings, resume, as_json)
+
+
+@bench_app.command("tasks")
+def bench_tasks(
+    suites: Annotated[
+        list[str] | None,
+        typer.Argument(help="Suites that ship, or folders of task files. Default: all that ship."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    temperature: Temperature = None,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model on suites of task files.
+
+    With `--model solution` the reference solutions are played, which shows that every task can be done.
+    """
+    from pilotfish.agent.bench import plan_tasks
+
+    settings = settings_of(
+        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+    )
+    _start_bench(plan_tasks(suites or [], episodes=episodes), settings, resume, as_json)

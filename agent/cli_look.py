@@ -1,0 +1,99 @@
+"""The commands that look at what there is: replay, doctor, model info and version."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pilotfish.agent.cli_options import ModelName, RecordDir, settings_of
+from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
+
+model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of `pilotfish`."""
+    for command in (replay, doctor, version):
+        app.command()(command)
+    app.add_typer(model_app, name="model")
+
+
+def replay(
+    folder: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write. Default: replay.html in the run's folder.")
+    ] = None,
+    episode: Annotated[int | None, typer.Option(help="Only this episode of a benchmark.")] = None,
+    atif: Annotated[
+        Path | None, typer.Option(help="Write an ATIF v1.8 trajectory to this file instead of a page.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained page that replays a run, and print its path.
+
+    The page needs no network. The arrow keys walk through steps and frames, space plays.
+    """
+    from pilotfish.agent.events import LogError, read_run
+    from pilotfish.agent.replay import write_replay
+    from pilotfish.agent.show import say
+
+    found = read_run(folder)
+    for warning in found.warnings:
+        say(warning, sys.stderr)
+    if atif is not None:
+        from pilotfish.agent.atif import to_atif
+
+        document = json.dumps(to_atif(found, episode), indent=1)
+        try:
+            atif.write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            raise LogError(f"Cannot write {atif} ({error.strerror}); choose another file.") from error
+        path = atif
+    else:
+        path = write_replay(found, out, episodes=None if episode is None else [episode])
+    print_result({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
+
+
+def doctor(model: ModelName = None, record_dir: RecordDir = None, as_json: Json = False) -> None:
+    """Check every piece that a run needs, and say how to mend what is missing.
+
+    The exit status is 0 if everything that is needed works; a GPU and the MiniWoB++ pages are optional.
+    """
+    from pilotfish.agent.doctor import OPTIONAL, examine
+
+    pieces = examine(settings_of(model=model, record_dir=record_dir))
+    lines = []
+    for piece in pieces:
+        mark = "ok     " if piece.ok else ("absent " if piece.name in OPTIONAL else "MISSING")
+        mend = f"; {piece.mend}" if piece.mend and not piece.ok else ""
+        lines.append(f"{mark} {piece.name}: {piece.detail}{mend}")
+    good = all(piece.ok or piece.name in OPTIONAL for piece in pieces)
+    found = [
+        {"name": p.name, "ok": p.ok, "needed": p.name not in OPTIONAL, "detail": p.detail, "mend": p.mend}
+        for p in pieces
+    ]
+    print_result({"ok": good, "pieces": found}, as_json, lines)
+    raise typer.Exit(0 if good else FAILED)
+
+
+@model_app.command("info")
+def model_info(
+    path: Annotated[str, typer.Argument(help="nano, or the folder of a checkpoint.")] = "nano",
+    as_json: Json = False,
+) -> None:
+    """Describe a checkpoint: sizes, layers, tokenizer, memory."""
+    from pilotfish.model.info import describe
+
+    facts = describe(path)
+    print_result(facts, as_json, [f"{name}: {value}" for name, value in facts.items()])
+
+
+def version(as_json: Json = False) -> None:
+    """Print the version."""
+    from pilotfish import __version__
+
+    print_result({"version": __version__}, as_json, [__version__])

@@ -1,0 +1,60 @@
+"""The options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pilotfish.agent.settings import Settings
+
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="nano (ships with pilotfish), a checkpoint folder, or solution (plays the task's own)."
+    ),
+]
+Attention = Annotated[
+    str | None, typer.Option(help="sparse (M3's own) or dense (attends to every key, for comparison).")
+]
+RecordDir = Annotated[Path | None, typer.Option(help="Where run folders are made. Default: runs.")]
+MaxSteps = Annotated[int | None, typer.Option(help="Calls per episode. Default: the task's own limit.")]
+MaxSeconds = Annotated[float | None, typer.Option(help="Seconds per episode. Default: the task's own limit.")]
+Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
+Thinking = Annotated[str | None, typer.Option(help="enabled, disabled or adaptive.")]
+SandboxLevel = Annotated[
+    int | None,
+    typer.Option(help="3 (default), 2 (no namespaces, display or browser) or 0 (NO SANDBOX AT ALL)."),
+]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="A host that programs inside may reach, as example.com:443; may be repeated. Default: none.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
+
+
+def settings_of(**flags: Any) -> Settings:
+    """The settings with these flags over them; None was not given."""
+    from pilotfish.agent.settings import load_settings
+
+    return load_settings(flags)
+
+
+def narrator(as_json: bool) -> Any:
+    """Tells the steps of a run, where they are not in the way of the result."""
+    from pilotfish.agent.show import Narrator
+
+    return Narrator(sys.stderr if as_json else sys.stdout)
+
+
+def asker(as_json: bool) -> Any:
+    """Asks on the terminal where there is one; None where nobody can answer."""
+    from pilotfish.agent.show import ask_on_terminal
+
+    return ask_on_terminal if sys.stdin.isatty() and sys.stderr.isatty() and not as_json else None
