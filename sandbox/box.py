@@ -352,7 +352,7 @@ class Sandbox:
         self._bounds.watch(self._running())
         if self._display is not None and sockets is not None and screen is not None:
             self._browser = browser = Browser(self, chromium, self._folder.folder("browser"))
-            self._vitals.has_browser = lambda: browser.is_running
+            self._vitals.browser_driver = lambda: browser.driver_pid
             server = await start_display(self, self._display, sockets)
             self._framebuffer = Framebuffer(
                 screen, self.spec.width, self.spec.height, lambda: self.is_open and server.is_running

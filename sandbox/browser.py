@@ -107,6 +107,11 @@ class Browser:
         """Whether Chromium is up."""
         return self._context is not None and self._driver is not None and self._driver.is_running
 
+    @property
+    def driver_pid(self) -> int | None:
+        """The number inside of the program that has started Chromium; None while none is up."""
+        return self._driver.pid if self.is_running and self._driver is not None else None
+
     async def tabs(self) -> list[Page]:
         """The pages that are open, in the order they came.
 
@@ -115,10 +120,18 @@ class Browser:
         async with self._turn:
             if self._closed:
                 raise SandboxError("the sandbox has ended, open a new one.")
-            if not self.is_running:
-                look = wanted_look(self._box.display, None, 1, False, True, False)
+            # With its last tab a browser ends, which may not be heard of yet.
+            if not self.is_running or self._context is None or not self._context.pages:
                 await self._stop_browser()
-                await self._start_browser(look)
+                try:
+                    async with asyncio.timeout(_OPEN_SECONDS):
+                        await self._start_browser(wanted_look(self._box.display, None, 1, False, True, False))
+                except TimeoutError:
+                    await self._stop_driver()
+                    raise SandboxError(
+                        f"the browser had not started after {_OPEN_SECONDS:g} s, the machine may be "
+                        "overloaded: try again."
+                    ) from None
             assert self._context is not None
             return list(self._context.pages)
 

@@ -16,7 +16,7 @@ FOLDER = INNER_WORKSPACE / "Downloads"
 """Where downloads lie."""
 MAX_BYTES = 1 << 30
 """A download that grows beyond this is cancelled."""
-_KEPT, _NAME = 200, 255
+_KEPT, _NAME, _URL = 200, 255, 2000
 
 
 @dataclass
@@ -37,12 +37,20 @@ class Downloads:
         self._found: dict[str, Download] = {}
         self._session: CDPSession | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
+        self.begun = 0
+        """How many have begun ever."""
         self.changed = asyncio.Event()
         """Set when there is news; who waits clears it first."""
 
     @property
     def all(self) -> list[Download]:
+        """The newest that are known; of those before, only `begun` tells."""
         return list(self._found.values())
+
+    def since(self, begun: int) -> list[Download]:
+        """Those that have begun since `begun` was this number, as far as they are known."""
+        fresh = min(self.begun - begun, len(self._found))
+        return self.all[len(self._found) - fresh :]
 
     async def watch(self, context: BrowserContext) -> None:
         """Have a browser save what it downloads, and tell."""
@@ -63,10 +71,19 @@ class Downloads:
 
     def _begun(self, event: dict[str, Any]) -> None:
         guid, name, url = (str(event.get(key, "")) for key in ("guid", "suggestedFilename", "url"))
-        self._found[guid] = Download(name[:_NAME], url)
+        self._found[guid] = Download(name[:_NAME], url[:_URL])
+        self.begun += 1
         while len(self._found) > _KEPT:
-            del self._found[next(iter(self._found))]
+            self._forget_one()
         self.changed.set()
+
+    def _forget_one(self) -> None:
+        """The oldest that has ended; the oldest of all is cancelled first, since nobody would watch it."""
+        ended = (guid for guid, download in self._found.items() if download.state != "running")
+        oldest = next(iter(self._found))
+        guid = next(ended, oldest)
+        if self._found.pop(guid).state == "running":
+            self._cancel(guid)
 
     def _moved(self, event: dict[str, Any]) -> None:
         guid = str(event.get("guid", ""))

@@ -13,7 +13,9 @@ import inspect
 import logging
 import os
 import shlex
+import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,6 +33,7 @@ INNER_DRIVER = PurePosixPath("/opt/playwright")
 _RELAY_SCRIPT = Path(__file__).with_name("browser_relay.py")
 _NODE_VARIABLE = "PLAYWRIGHT_NODEJS_PATH"
 _START_S, _STOP_S = 30.0, 1.0
+_CREDENTIALS = struct.Struct("3i")  # number, user and group of who is at the other end of a socket
 
 # Only one at a time may say in the environment what Playwright is to start; each loop waits without blocking.
 _naming = threading.Lock()
@@ -75,6 +78,7 @@ class Driver:
         self._path = folder / "door"
         self._command = folder / "node"
         self._process: Process | None = None
+        self._relay: int | None = None  # a descriptor of the process
 
     @classmethod
     async def start(cls, box: Runner, folder: Path) -> Driver:
@@ -104,18 +108,34 @@ class Driver:
     def is_running(self) -> bool:
         return self._process is not None and self._process.is_running
 
+    @property
+    def pid(self) -> int | None:
+        """Its number inside."""
+        return None if self._process is None else self._process.pid
+
     async def close(self) -> None:
-        """End the driver and every browser that it started, at once."""
+        """End the driver, every browser that it started and the relay, at once."""
         process, self._process = self._process, None
         client, self.playwright = self.playwright, None
         stopping = None if client is None else asyncio.ensure_future(client.stop())
         await asyncio.sleep(0)  # so that the client knows that it is to hear nothing more
-        if process is not None:
-            with contextlib.suppress(SandboxError):
-                await process.kill()
+        try:
+            if process is not None:
+                with contextlib.suppress(SandboxError):
+                    await process.kill()
+        finally:
+            self._end_relay()
         if stopping is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping, _STOP_S)
+
+    def _end_relay(self) -> None:
+        """It ends with the driver by itself, unless a signal holds it."""
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(relay, signal.SIGKILL)
+            os.close(relay)
 
     async def _start(self) -> None:
         relay = shlex.join([sys.executable, "-I", "-S", str(_RELAY_SCRIPT), str(self._path)])
@@ -143,6 +163,8 @@ class Driver:
         loop = asyncio.get_running_loop()
         relay, _ = await loop.sock_accept(door)
         with relay:
+            peer = relay.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self._relay = os.pidfd_open(_CREDENTIALS.unpack(peer)[0])
             await _readable(relay)
             _, fds, _, _ = socket.recv_fds(relay, 1, 2, socket.MSG_CMSG_CLOEXEC)
             try:

@@ -8,14 +8,17 @@ other: four bytes of length, little-endian, then JSON. What comes from inside ma
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 from typing import BinaryIO
 
 MAX_MESSAGE = 64 << 20
+_PR_SET_PDEATHSIG = 1
 
 
 def outwards(inside: BinaryIO, client: BinaryIO) -> None:
@@ -40,6 +43,8 @@ def inwards(client: BinaryIO, inside: BinaryIO) -> None:
 
 
 def main() -> None:
+    # A relay that a signal holds would outlast its owner.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     door.connect(sys.argv[1])
     driver_reads, we_write = os.pipe()

@@ -25,7 +25,8 @@ class Vitals:
     def __init__(self) -> None:
         self.trouble: str | None = None
         self._parts = 0
-        self.has_browser: Callable[[], bool] = lambda: False
+        self.browser_driver: Callable[[], int | None] = lambda: None
+        """The number inside of the program that has started Chromium; None while no Chromium runs."""
         self._watch: asyncio.Task[None] | None = None
 
     def watch_guest(self, link: Link, pid: int) -> None:
@@ -68,7 +69,8 @@ class Vitals:
         held = browsers = 0
         while link.is_open:
             await asyncio.sleep(_LOOK_S)
-            browsers = browsers + 1 if self.has_browser() and _holds_a_browser(pid) else 0
+            driver = self.browser_driver()
+            browsers = browsers + 1 if driver is not None and _holds_a_browser(pid, driver) else 0
             if browsers == 2:
                 self._report("the browser (Chromium) of the sandbox was frozen by a signal, open a new one.")
             entry = look_at(pid)
@@ -81,18 +83,31 @@ class Vitals:
                 return
 
 
-def _holds_a_browser(guest: int) -> bool:
-    """Whether below PID 1 there is a Chromium, as the driver starts it, that a signal has stopped."""
+def _holds_a_browser(guest: int, driver: int) -> bool:
+    """Whether a signal has stopped Chromium, which is the driver's one child, or the driver itself.
+
+    guest: PID 1, by its number on the host; driver: by its number inside. Neither can be taken by another
+    program, while the arguments of one can say anything.
+    """
     table = processes()
-    stopped = [pid for pid in below(guest, table) if table[pid].is_stopped]
-    return any(_is_browser(pid) for pid in stopped)
+    stopped = [table[pid] for pid in below(guest, table) if table[pid].is_stopped]
+    if not stopped:
+        return False
+    depth = len(_numbers(guest))
+    return any(
+        len(numbers := _numbers(pid)) >= depth and numbers[depth - 1] == driver
+        for entry in stopped
+        for pid in (entry.pid, entry.parent)
+    )
 
 
-def _is_browser(pid: int) -> bool:
+def _numbers(pid: int) -> list[int]:
+    """The numbers of a process, from the one on the host to that of its innermost namespace."""
     with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return b"--remote-debugging-pipe" in words and b"--type=" not in words
-    return False
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return [int(number) for number in line.split()[1:]]
+    return []
 
 
 def _state(process: Process) -> str:

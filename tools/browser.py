@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from playwright.async_api import FilePayload, Locator
 
 from pilotfish.sandbox import PAGE_ERRORS, Download, Sandbox, SandboxError, go, page_element
-from pilotfish.sandbox.browser_downloads import FOLDER
+from pilotfish.sandbox.browser_downloads import FOLDER, Downloads
 from pilotfish.tools.base import ToolContext, ToolResult
 from pilotfish.tools.browser_args import WAIT_S, BrowserArgs
 from pilotfish.tools.browser_errors import SILENT, sentence
@@ -21,14 +21,15 @@ READ_CHARACTERS = 12_000
 """How much of a page one `read` gives."""
 UPLOAD_BYTES = 32 << 20
 """How much one `upload` takes."""
-_LOAD_S, _ACT_S, _STARTED_S = 30.0, 5.0, 0.1
-_SHOWN_DOWNLOADS = 20
+_LOAD_S, _ACT_S, _STARTED_S, _SPARE_S = 30.0, 5.0, 0.1, 25.0
+_LOADING = ("navigate", "reload", "back", "forward")
+_SHOWN_DOWNLOADS, _TOLD_DOWNLOADS = 20, 5
 
 
 class BrowserTool:
     """Acts on the sandbox's Chromium, the one on its display; started by the first call that needs it.
 
-    Every call ends within a bound, whatever the page does.
+    Whatever the page does, a call ends within `limit_s`, and a minute more where it starts the browser.
     """
 
     name = "browser"
@@ -44,18 +45,18 @@ class BrowserTool:
             return ToolResult(False, "browser: there is no sandbox here; use the other tools.")
         try:
             tabs = self._tabs_of(context.box)
-            news = await tabs.look()
-            saved = len(tabs.browser.downloads.all)
-            ok, text = await _guarded(args, tabs)
+            await tabs.look()
+            saved = tabs.browser.downloads.begun
+            ok, text = await _bounded(args, tabs)
             if tabs.browser.is_running:
-                news += await tabs.look()
+                await tabs.look()
         except SandboxError as error:
             return ToolResult(False, f"browser: {error}")
         except PAGE_ERRORS:
             return ToolResult(False, "browser: the browser ended meanwhile; repeat the call.")
-        news += [f"saving {short(one.name)}: see downloads" for one in tabs.browser.downloads.all[saved:]]
+        news = tabs.news() + _saving(tabs.browser.downloads, saved)
         if (dialog := tabs.dialog()) is not None and ok:
-            news.append(f"{described(dialog)}; use accept_dialog or dismiss_dialog")
+            news.append(described(dialog))
         return ToolResult(ok, "\n".join([text, *(f"[{line}]" for line in news)]))
 
     async def close(self) -> None:
@@ -70,6 +71,26 @@ class BrowserTool:
         return self._tabs
 
 
+def limit_s(args: BrowserArgs) -> float:
+    """How long a call may take, in seconds, when the browser runs."""
+    if args.action in ("wait", "downloads"):
+        return (WAIT_S if args.timeout is None else args.timeout) + _SPARE_S
+    return _SPARE_S + (_LOAD_S if args.action in (*_LOADING, "open_tab") else 0)
+
+
+async def _bounded(args: BrowserArgs, tabs: Tabs) -> tuple[bool, str]:
+    limit = limit_s(args)
+    try:
+        async with asyncio.timeout(limit):
+            return await _guarded(args, tabs)
+    except TimeoutError:
+        await tabs.browser.restart()  # what holds it is no page alone
+        return (
+            False,
+            f"browser: {args.action} had not ended after {limit:g} s; the browser was ended, use navigate.",
+        )
+
+
 async def _guarded(args: BrowserArgs, tabs: Tabs) -> tuple[bool, str]:
     """Do one action; whether it worked, and what there is to say."""
     try:
@@ -81,8 +102,9 @@ async def _guarded(args: BrowserArgs, tabs: Tabs) -> tuple[bool, str]:
     except Trouble as error:
         return False, f"browser: {error}."
     except TimeoutError:
-        if args.action in ("navigate", "reload", "back", "forward"):
-            await _give_up(tabs)
+        if args.action in _LOADING:
+            if tabs.current is not None:
+                await tabs.replace(tabs.current)
             return False, (
                 f"browser: the page did not load within {_LOAD_S:g} s and its tab was replaced; try another "
                 "address."
@@ -119,11 +141,11 @@ async def _act(args: BrowserArgs, tabs: Tabs) -> str:
         case "open_tab":
             if tabs.is_full:
                 raise Trouble("too many tabs are open; close some with close_tab")
-            tabs.current = await tabs.browser.new_tab()
+            tabs.current = await asyncio.wait_for(tabs.browser.new_tab(), _ACT_S)
             await tabs.look()
-            return "ok; " + (
-                await tabs.describe(tabs.current) if args.url is None else await _navigate(args, tabs)
-            )
+            if args.url is not None:
+                return await _navigate(args, tabs)
+            return f"ok; {await tabs.describe(tabs.current)}"
         case "switch_tab":
             tabs.current = tabs.by_number(args.tab or 0)
             await tabs.bounded(tabs.current.bring_to_front())
@@ -131,7 +153,6 @@ async def _act(args: BrowserArgs, tabs: Tabs) -> str:
         case "close_tab":
             page = tabs.page_to_close(args.tab)
             await tabs.close(page)
-            await tabs.look()
             return "ok\n" + "\n".join(await tabs.list())
 
 
@@ -174,15 +195,6 @@ async def _still_loading(tabs: Tabs) -> str:
     except PAGE_ERRORS:
         return "; still loading"
     return ""
-
-
-async def _give_up(tabs: Tabs) -> None:
-    """Have a tab that neither loads nor answers replaced by an empty one."""
-    try:
-        if tabs.current is not None:
-            await tabs.replace(tabs.current)
-    except (*PAGE_ERRORS, SandboxError, Trouble, TimeoutError):
-        await tabs.browser.restart()  # it does not let go of it
 
 
 async def _read(args: BrowserArgs, tabs: Tabs) -> str:
@@ -295,6 +307,14 @@ async def _downloads(args: BrowserArgs, tabs: Tabs) -> str:
     if not found:
         return "no downloads"
     return "\n".join(_download(one) for one in found)
+
+
+def _saving(downloads: Downloads, begun: int) -> list[str]:
+    """What is to be told of downloads that began since there were `begun`."""
+    fresh = downloads.since(begun)[-_TOLD_DOWNLOADS:]
+    more = downloads.begun - begun - len(fresh)
+    news = [f"saving {short(one.name)}: see downloads" for one in fresh]
+    return [*([f"saving {more} files, and"] if more else []), *news]
 
 
 def _download(one: Download) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from playwright.async_api import Dialog, Frame, Page
@@ -43,14 +44,19 @@ class Tabs:
         self._refs: dict[int, Frame] = {}
         self._next_ref = 1
         self._left: set[asyncio.Future[Any]] = set()
+        self._news: list[str] = []
 
-    async def look(self) -> list[str]:
-        """Bring the list up to date, starting the browser where none runs; returns what is to be told."""
-        news = []
+    def news(self) -> list[str]:
+        """What is to be told since the last call."""
+        told, self._news = self._news, []
+        return told
+
+    async def look(self) -> None:
+        """Bring the list up to date, starting the browser where none runs."""
         pages = await self.browser.tabs()
         if self.browser.starts != self._starts:
             if self._starts:
-                news.append("the browser had ended and was started again: its tabs and pages are gone")
+                self._news.append("the browser had ended and was started again: its tabs and pages are gone")
             self._starts, self.current = self.browser.starts, None
             self._numbers.clear()
             self._refs.clear()
@@ -63,10 +69,9 @@ class Tabs:
             page.on("crash", self._crash)
         if self.current not in pages:
             self.current = pages[-1] if pages else None
-        elif fresh:
+        elif fresh and fresh[-1] != self.current:
             self.current = fresh[-1]
-            news.append(f"a new tab opened, {self._numbers[fresh[-1]]}, and is in front")
-        return news
+            self._news.append(f"a new tab opened, {self._numbers[fresh[-1]]}, and is in front")
 
     def _crash(self, page: Page) -> None:
         self.crashed.add(page)
@@ -82,7 +87,7 @@ class Tabs:
                 f"tab {self.number(page)} has crashed; use navigate, which opens another in its place"
             )
         if (dialog := self.dialog()) is not None:
-            raise Trouble(f"{described(dialog)}; use accept_dialog or dismiss_dialog first")
+            raise Trouble(described(dialog))
         return page
 
     async def page_to_leave(self) -> Page:
@@ -92,9 +97,10 @@ class Tabs:
         return await self.page()
 
     async def replace(self, page: Page) -> None:
-        """Close a tab that is of no use any more and open another in its place."""
-        self.current = await self.browser.new_tab()
-        await self.close(page)
+        """Open another tab in the place of one that is of no use any more, and close that."""
+        async with self._insisting():
+            self.current = await self.browser.new_tab()
+            await page.close()
         await self.look()
 
     def page_to_close(self, number: int | None) -> Page:
@@ -105,10 +111,22 @@ class Tabs:
         return page
 
     async def close(self, page: Page) -> None:
+        """Close a tab; the last one leaves an empty one, since the browser would end with it."""
+        if len(self._numbers) == 1:
+            await self.replace(page)
+        else:
+            async with self._insisting():
+                await page.close()
+            await self.look()
+
+    @contextlib.asynccontextmanager
+    async def _insisting(self) -> AsyncIterator[None]:
+        """Have done with a tab, if need be by a new browser: a page can keep all of it busy."""
         try:
-            await asyncio.wait_for(page.close(), _CLOSE_S)
-        except TimeoutError:
-            raise Trouble(f"tab {self.number(page)} does not close") from None
+            async with asyncio.timeout(_CLOSE_S):
+                yield
+        except (*PAGE_ERRORS, TimeoutError):
+            await self.browser.restart()
 
     def number(self, page: Page) -> int:
         return self._numbers.get(page, 0)
@@ -182,8 +200,10 @@ class Tabs:
 
     async def list(self) -> list[str]:
         """All tabs in words, the one in front marked."""
+        pages = list(self._numbers)
+        lines = await asyncio.gather(*map(self.describe, pages))
         return [
-            ("* " if page == self.current else "  ") + await self.describe(page) for page in self._numbers
+            ("* " if page == self.current else "  ") + line for page, line in zip(pages, lines, strict=True)
         ]
 
     @property
@@ -197,6 +217,7 @@ class Tabs:
 
 
 def described(dialog: Dialog) -> str:
-    """A dialog in words."""
+    """A dialog in words, and what to do about it."""
     kind = {"beforeunload": "question whether to leave the page"}.get(dialog.type, dialog.type)
-    return f"a dialog is open ({kind}): {short(dialog.message, 300)}"
+    said = f"a dialog is open ({kind}): {short(dialog.message, 300)}"
+    return f"{said}; use accept_dialog or dismiss_dialog, or close_tab if the page goes on asking"

@@ -90,6 +90,17 @@ async def test_closing_with_a_frozen_browser() -> None:
     assert traces(box.workspace, box.display.name) == []
 
 
+async def test_closing_with_a_frozen_relay_of_the_browser() -> None:
+    box, tree = await with_programs(3, desktop=True)
+    before = process_tree(os.getpid())
+    await box.browser.open("data:text/html,hello")
+    tree |= process_tree(os.getpid()) - before
+    for pid, _ in {one for one in tree if any("browser_relay.py" in name for name in alive({one}))}:
+        os.kill(pid, signal.SIGSTOP)
+    await asyncio.wait_for(box.close(), 30)
+    assert alive(tree) == []
+
+
 @pytest.mark.parametrize("level", [3, 2, 0])
 async def test_a_supervisor_that_is_killed_takes_its_programs_along(level: Level) -> None:
     box, tree = await with_programs(level)

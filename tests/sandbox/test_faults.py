@@ -92,6 +92,14 @@ async def test_a_browser_that_is_killed_is_told_and_can_be_had_again() -> None:
         await box.browser.open("data:text/html,again")
 
 
+async def test_a_program_with_the_arguments_of_a_browser_is_none() -> None:
+    async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
+        await box.browser.open("data:text/html,hello")
+        await box.run(["sh", "-c", "kill -STOP $$", "chromium", "--remote-debugging-pipe"])
+        await asyncio.sleep(1.5)
+        assert box.trouble is None
+
+
 async def test_a_program_that_stops_itself_is_no_trouble() -> None:
     async with Sandbox.open(SandboxSpec(desktop=False)) as box:
         await box.run(["sh", "-c", "kill -STOP $$"])

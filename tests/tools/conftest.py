@@ -16,6 +16,7 @@ from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.computer import ComputerTool
 
+from .desk import Desk, serve
 from .editor import Editor
 
 WIDTH, HEIGHT = 800, 600
@@ -156,6 +157,17 @@ async def box() -> AsyncIterator[Sandbox]:
     """A sandbox without a display, shared by the tests of one file."""
     async with Sandbox.open(SandboxSpec(desktop=False)) as sandbox:
         yield sandbox
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk() -> AsyncIterator[Desk]:
+    """A desktop with a site and a browser, shared by the tests of one file."""
+    async with Sandbox.open(SandboxSpec(width=900, height=700)) as box:
+        await serve(box)
+        opened = Desk(box)
+        yield opened
+        await opened.tool.close()
+        await opened.computer.close()
 
 
 @pytest.fixture

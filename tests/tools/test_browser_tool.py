@@ -4,81 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from pilotfish.sandbox import Sandbox, SandboxSpec, browser_downloads
-from pilotfish.sandbox.pieces import find_chromium
-from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
+from pilotfish.tools.base import ToolContext, ToolResult, validate
 from pilotfish.tools.browser import BrowserTool
-from pilotfish.tools.computer import ComputerTool
+
+from .desk import SITE, Desk, serve
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
-SITE = "http://localhost:8000"
 HOST_USER = next(line for line in Path("/etc/passwd").read_text().splitlines() if "daemon" in line)
-
-
-class Desk:
-    """A sandbox with the site, and its browser tool."""
-
-    def __init__(self, box: Sandbox) -> None:
-        self.box = box
-        self.tool = BrowserTool()
-        self.computer = ComputerTool()
-
-    async def result(self, action: str, **arguments: Any) -> ToolResult:
-        checked = validate(self.tool, {"action": action, **arguments})
-        return checked if isinstance(checked, ToolResult) else await self.tool.run(checked, self.context)
-
-    async def ok(self, action: str, **arguments: Any) -> str:
-        result = await self.result(action, **arguments)
-        assert result.ok, result.text
-        return result.text
-
-    async def refused(self, action: str, **arguments: Any) -> str:
-        result = await self.result(action, **arguments)
-        assert not result.ok, result.text
-        assert result.text.startswith("browser: ")
-        return result.text
-
-    async def ref(self, name: str) -> str:
-        """The reference of the element whose line holds a text."""
-        text = await self.ok("read")
-        found = re.search(rf"\[(e\d+) [^\]]*{name}", text)
-        assert found, text
-        return found[1]
-
-    async def click(self, name: str) -> str:
-        return await self.ok("click", ref=await self.ref(name))
-
-    @property
-    def context(self) -> ToolContext:
-        display = self.box.display
-        return ToolContext(self.box, Screen(display.name, 0, 0, display.width, display.height))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk() -> AsyncIterator[Desk]:
-    async with Sandbox.open(SandboxSpec(width=900, height=700)) as box:
-        await serve(box)
-        opened = Desk(box)
-        yield opened
-        await opened.tool.close()
-        await opened.computer.close()
-
-
-async def serve(box: Sandbox) -> None:
-    box.files.write_text("site.py", Path(__file__).with_name("site.py").read_text())
-    await box.run(["python3", "site.py", "8000"])
-    ready = "until (: < /dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.05; done"
-    assert (await box.shell.run(ready, timeout_s=20)).exit_code == 0
 
 
 async def test_going_about(desk: Desk) -> None:
@@ -179,7 +118,9 @@ async def test_references_last_while_their_elements_do(desk: Desk) -> None:
 async def test_tabs_and_popups(desk: Desk) -> None:
     await desk.ok("navigate", url=SITE)
     opened = await desk.click("In a tab")
-    number = int(re.search(r"a new tab opened, (\d+), and is in front", opened)[1])  # type: ignore[index]
+    while (told := re.search(r"a new tab opened, (\d+), and is in front", opened)) is None:
+        opened = await desk.ok("tabs")
+    number = int(told[1])
     assert "second page" in await desk.ok("read")
     tabs = await desk.ok("tabs")
     assert f"* tab {number}: 'Next'" in tabs
@@ -188,7 +129,9 @@ async def test_tabs_and_popups(desk: Desk) -> None:
     assert "'Home'" in await desk.ok("tabs")
     assert f"there is no tab {number}" in await desk.refused("switch_tab", tab=number)
     await desk.ok("navigate", url=f"{SITE}/popup")
-    assert "a new tab opened" in await desk.click("Open")
+    opened = await desk.click("Open")
+    while "a new tab opened" not in opened:
+        opened = await desk.ok("tabs")
     assert "second page" in await desk.ok("read")
     await desk.ok("close_tab")
     assert "'Popup'" in await desk.ok("tabs")
@@ -196,10 +139,13 @@ async def test_tabs_and_popups(desk: Desk) -> None:
     await desk.ok("close_tab")
 
 
-async def test_the_last_tab_can_be_closed(desk: Desk) -> None:
+async def test_closing_the_last_tab_leaves_an_empty_one(desk: Desk) -> None:
+    await desk.ok("navigate", url=SITE)
     while len((await desk.ok("tabs")).splitlines()) > 1:
         await desk.ok("close_tab")
-    await desk.result("close_tab")
+    for _ in range(2):
+        assert re.fullmatch(r"ok\n\* tab \d+: '' about:blank", await desk.ok("close_tab"))
+        assert "about:blank" in await desk.ok("tabs")
     assert "'Home'" in await desk.ok("navigate", url=SITE)
 
 
@@ -213,8 +159,9 @@ async def test_twenty_tabs(desk: Desk) -> None:
 
 async def test_dialogs(desk: Desk) -> None:
     await desk.ok("navigate", url=f"{SITE}/dialogs")
-    assert "[a dialog is open (confirm): 'Sure?'; use accept_dialog or dismiss_dialog]" in await desk.click(
-        "Ask"
+    assert (
+        "[a dialog is open (confirm): 'Sure?'; use accept_dialog or dismiss_dialog, or"
+        in await desk.click("Ask")
     )
     assert "a dialog is open (confirm): 'Sure?'; use accept_dialog" in await desk.refused("read")
     assert await desk.ok("accept_dialog") == "ok"
@@ -277,71 +224,6 @@ async def test_downloads(desk: Desk) -> None:
     ran = await desk.box.shell.run("chmod +x Downloads/run.sh && Downloads/run.sh 2>/dev/null")
     assert ran.output.split("\n", 1)[0] == "1000"
     assert "no shadow" in ran.output
-
-
-async def test_a_download_that_never_ends(desk: Desk) -> None:
-    await desk.ok("navigate", url=SITE)
-    await desk.ok("navigate", url=f"{SITE}/endless")
-    started = time.monotonic()
-    said = await desk.ok("downloads", timeout=1)
-    assert time.monotonic() - started < 5
-    assert re.search(r"running: /workspace/Downloads/endless\S*, \d+ bytes", said)
-    await desk.box.browser.restart()
-    assert "the browser had ended and was started again" in await desk.ok("navigate", url=SITE)
-    assert "cancelled: /workspace/Downloads/endless" in await desk.ok("downloads")
-
-
-async def test_pages_that_hang_or_crash(desk: Desk) -> None:
-    await desk.ok("navigate", url=f"{SITE}/hang")
-    assert "did not answer in time" in await desk.refused("click", ref=await desk.ref("Hang"))
-    assert "did not answer in time" in await desk.refused("read")
-    assert "'Next'" in await desk.ok("navigate", url=f"{SITE}/next")
-    assert "second page" in await desk.ok("read")
-    assert "its tab was replaced" in await desk.refused("navigate", url=f"{SITE}/slow")
-    assert "about:blank" in await desk.ok("tabs")
-    assert "crash" in await desk.refused("navigate", url="chrome://crash")
-    assert "crashed; use navigate" in await desk.refused("read")
-    assert "crashed" in await desk.ok("tabs")
-    assert "'Home'" in await desk.ok("navigate", url=SITE)
-    assert "Home" in await desk.ok("read")
-
-
-async def test_a_browser_that_is_killed_between_calls(desk: Desk) -> None:
-    await desk.ok("navigate", url=SITE)
-    await desk.box.shell.run("pkill -9 -o -x chromium")
-    await asyncio.sleep(0.5)
-    text = await desk.ok("navigate", url=f"{SITE}/next")
-    assert "[the browser had ended and was started again: its tabs and pages are gone]" in text
-    assert "second page" in await desk.ok("read")
-
-
-async def test_a_driver_that_is_killed_between_calls(desk: Desk) -> None:
-    await desk.ok("navigate", url=SITE)
-    await desk.box.shell.run("pkill -9 -f run-driver")
-    await asyncio.sleep(0.5)
-    assert "started again" in await desk.ok("navigate", url=f"{SITE}/next")
-    assert "second page" in await desk.ok("read")
-
-
-async def test_nothing_listens(desk: Desk) -> None:
-    """Neither a page, a program inside nor the host has a port to reach the browser's controls at."""
-    await desk.ok("navigate", url=f"{SITE}/port")
-    await desk.ok("wait", text="reached", timeout=20)
-    assert "reached []" in await desk.ok("read")
-    tcp = (await desk.box.shell.run("cat /proc/net/tcp /proc/net/tcp6")).output
-    listening = {line.split()[1].rpartition(":")[2] for line in tcp.splitlines() if " 0A " in line}
-    assert listening == {f"{8000:04X}"}
-    # The same page does reach one that has such a port; the host does not even then.
-    controls = ["--headless", "--user-data-dir=/tmp/hand", "--remote-debugging-port=9222", "--no-sandbox"]
-    by_hand = await desk.box.run([str(find_chromium().inner), *controls])
-    ready = "until (: < /dev/tcp/127.0.0.1/9222) 2>/dev/null; do sleep 0.05; done"
-    assert (await desk.box.shell.run(ready, timeout_s=20)).exit_code == 0
-    await desk.ok("reload")
-    await desk.ok("wait", text="reached", timeout=20)
-    assert "reached [9222" in await desk.ok("read")
-    with socket.socket() as outside, pytest.raises(ConnectionRefusedError):
-        outside.connect(("127.0.0.1", 9222))
-    await by_hand.kill()
 
 
 async def test_a_download_that_grows_too_large(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
