@@ -52,8 +52,14 @@ _REPORT = (
 
 
 # `set -o vi` makes an interactive bash read its next line by readline, also when it is in the middle of an
-# `eval`, whose rest it then looks for at address 0. While bash reads a file it does not count as interactive.
-_EDITING = re.compile(rb"[-+]\w*o\W{1,8}(?:vi|emacs)\b")
+# `eval`, whose rest it then looks for at address 0; `set +o emacs` makes it read the terminal. While bash
+# reads a file it does not count as interactive. So commands are looked through for what may do that, also by
+# words that only bash knows. One that hides it better ends bash, and the next command gets a new one.
+_EDITING = re.compile(
+    rb"[-+]\w*o\W{1,8}(?:vi|emacs)\b"
+    rb"|\bset\s+(?!--)[^;&|\n]{0,80}[$`]"
+    rb"|\bshopt\b[^;&|\n]{0,80}(?:\bvi\b|\bemacs\b|[$`])"
+)
 _CALM_SCRIPT = b'\\builtin eval "$__pilotfish_command"\n'
 
 

@@ -25,6 +25,31 @@ async def test_line_editing_does_no_harm(shell: Shell, form: str, mode: str) -> 
     assert (await shell.run("echo $V $x")).output == "kept y\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "x=emacs; set +o $x",
+        'x=vi; eval "set -o $x"',
+        "a=-o b=v; set $a ${b}i",
+        "shopt -o -s vi",
+        'x=`echo vi`; f() { shopt -so "$x"; }; f; set +o $x',
+        "x=noexec; set -o $x",
+        "x='emacs; exit 9'; set -o $x 2>/dev/null",
+    ],
+)
+async def test_options_of_any_value_do_no_harm(shell: Shell, command: str) -> None:
+    result = await shell.run(f"cd /tmp; {command}; echo on")
+    assert (result.output, result.exit_code, result.note) == ("on\n", 0, "")
+    assert (await shell.run("pwd")).output == "/tmp\n"
+
+
+@pytest.mark.parametrize("command", ["s=se v=vi; ${s}t -o $v", "kill -SEGV $$"])
+async def test_a_bash_that_crashes_is_replaced_where_it_was(shell: Shell, command: str) -> None:
+    crashed = await shell.run(f"cd /tmp; V=kept; {command}")
+    assert crashed.note.startswith("bash ended, and a new one goes on in /tmp")
+    assert (await shell.run("pwd; echo $V")).output == "/tmp\nkept\n"
+
+
 async def test_a_restricted_bash_goes_on(shell: Shell) -> None:
     assert (await shell.run("set -r; echo on")).output == "on\n"
     refused = await shell.run("cd /")
