@@ -1,4 +1,9 @@
-"""Keeps root's powers out of a sandbox that root starts: the trusted side of `drop.py`."""
+"""Keeps root's powers out of a sandbox that root starts.
+
+To the host's kernel a program started by root is root, whatever namespace it is in: limits on processes do
+not count for it, and a mistake in the sandbox is a mistake with root's powers. So all of it runs as a user
+that nobody is, to whom what it needs is shown (`idmap.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,9 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-from pilotfish.sandbox.drop import STAGE
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.pieces import find_python, script_argv
-
-DROP_SCRIPT = Path(__file__).with_name("drop.py")
+from pilotfish.sandbox.idmap import STAGE, mount_namespace
+from pilotfish.sandbox.pieces import need
 
 _USERS, _SMALL_USERS = range(2_000_000_000, 2_100_000_000), range(61_200, 65_200)
 """Where user ids of sandboxes come from; the second where the first do not exist (a small container)."""
@@ -52,18 +55,27 @@ class Shares:
         self._found[source] = self._found.get(source, False) or writable
         return f"{STAGE}/{list(self._found).index(source)}"
 
-    def command(self, user: int, argv: Sequence[str]) -> list[str]:
-        """`argv`, run by `user`."""
-        shares = [f"{'rw' if writable else 'ro'}:{source}" for source, writable in self._found.items()]
-        return script_argv(find_python()[0], str(DROP_SCRIPT), str(user), *shares, "--", *argv)
+    def command(self, user: int, argv: Sequence[str]) -> tuple[list[str], int]:
+        """`argv`, run by `user`, and a descriptor to keep open until it runs, which it is not to inherit.
+
+        Raises `SandboxUnavailable`.
+        """
+        enter = need("nsenter", "for a sandbox that root starts", "util-linux")
+        mounts = mount_namespace(self._found, user)
+        # Not /proc/self, which would be a descriptor that it inherits.
+        place = f"/proc/{Path('/proc/self').readlink()}/fd/{mounts}"
+        return [enter, f"--mount={place}", f"--setgid={user}", f"--setuid={user}", "--", *argv], mounts
 
 
 # What everybody may read where it lies.
 _COMMON = ("/usr", "/etc", "/proc", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/var/cache")
 
 
-def bwrap_as(user: int, argv: Sequence[str]) -> list[str]:
-    """A bubblewrap command, run by `user`; what it binds is shared with that user."""
+def bwrap_as(user: int, argv: Sequence[str]) -> tuple[list[str], int]:
+    """A bubblewrap command, run by `user`, and a descriptor as `Shares.command` gives it.
+
+    What it binds is shared with that user.
+    """
     shares = Shares()
     lowered = list(argv)
     if not _is_common(argv[0]):

@@ -25,7 +25,7 @@ from pilotfish.sandbox.browser_look import (
     CHROMIUM_POLICY,
     CHROMIUM_POLICY_PLACES,
 )
-from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts, write_etc
+from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts
 from pilotfish.sandbox.cgroup import ControlGroup
 from pilotfish.sandbox.cgroup import make as make_group
 from pilotfish.sandbox.differences import Diff
@@ -33,7 +33,7 @@ from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Disp
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.framebuffer import Framebuffer
-from pilotfish.sandbox.gateway import INNER_SOCKET, Gateway
+from pilotfish.sandbox.gateway import Gateway
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.inside.processes import end_below, look_at, send_signal
 from pilotfish.sandbox.janitor import Janitor
@@ -312,18 +312,14 @@ class Sandbox:
         return self._link
 
     async def _start(self) -> None:
-        etc = self._folder.folder("etc")
-        write_etc(etc)
-        extra: dict[str, Path] = {}
+        made: dict[str, str] = {}
         sockets = screen = chromium = driver = None
         if self.spec.desktop:
             number = self._folder.claim_display()
             self._display = Display(f":{number}", self.spec.width, self.spec.height)
             sockets, screen = self._folder.folder("x11"), self._folder.folder("screen")
-            extra[INNER_OPENBOX_CONFIG] = _written(etc / "openbox", OPENBOX_CONFIG)
-            policy = _written(etc / "chromium", json.dumps(CHROMIUM_POLICY))
-            extra |= dict.fromkeys(CHROMIUM_POLICY_PLACES, policy)
-            extra[CHROMIUM_FLAGS_PLACE] = _written(etc / "chromium-flags", CHROMIUM_FLAGS)
+            made = dict.fromkeys(CHROMIUM_POLICY_PLACES, json.dumps(CHROMIUM_POLICY))
+            made |= {INNER_OPENBOX_CONFIG: OPENBOX_CONFIG, CHROMIUM_FLAGS_PLACE: CHROMIUM_FLAGS}
             with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
                 driver, chromium = find_driver(), find_chromium()
         self._group = make_group(
@@ -337,10 +333,10 @@ class Sandbox:
             self._gateway = await Gateway.start(
                 self.spec.network, self._folder.folder("network"), user, self.network_log
             )
-            extra[INNER_SOCKET] = self._gateway.socket
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups, self.spec.level == 3)
-        mounts = Mounts(self.workspace, etc, sockets, screen, chromium, self.spec.read_only, extra, driver)
+        network = self._gateway.socket if self._gateway else None
+        mounts = Mounts(self.workspace, sockets, screen, chromium, self.spec.read_only, made, network, driver)
         await self._start_guest(mounts)
         if self._gateway is not None:
             await self._gateway.start_relay(self)
@@ -365,7 +361,7 @@ class Sandbox:
         try:
             launch = self._starter.launch(mounts, theirs.fileno(), status_write)
             self._monitor = await asyncio.create_subprocess_exec(
-                *launch.argv,
+                *(self._group.entering(launch.argv) if self._group else launch.argv),
                 pass_fds=[theirs.fileno(), status_write, *launch.fds],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -379,11 +375,8 @@ class Sandbox:
             if self._janitor is not None:
                 await self._janitor.watch(self._monitor.pid)
             self._link = Link(ours)
-            await self._admit(self._monitor.pid)
             await self._until_ready(self._link, self._monitor)
             self._inner_pid = _inner_pid(status_read)
-            # PID 1 may have been started before its parent was in the group; programs are not until later.
-            await self._admit(self._inner_pid)
             self._vitals.watch_guest(self._link, self._inner_pid or self._monitor.pid)
         except BaseException:
             if self._link is None:
@@ -396,19 +389,6 @@ class Sandbox:
             os.close(status_read)
             if status_write >= 0:
                 os.close(status_write)
-
-    async def _admit(self, pid: int | None) -> None:
-        """Put a process into the control group, if there is one, while it goes on."""
-        if self._group is not None and pid is not None:
-            group = self._group
-            try:
-                await _in_thread(lambda: group.admit(pid))
-            except ProcessLookupError:  # it has ended; why is said by who waits for it
-                return
-            except OSError as error:
-                raise SandboxError(
-                    f"the control group {group.folders[0]} was closed ({error.strerror}): try again."
-                ) from error
 
     async def _until_ready(self, link: Link, monitor: asyncio.subprocess.Process) -> None:
         assert monitor.stderr is not None
@@ -485,11 +465,6 @@ async def _within(seconds: float, step: Callable[[], Awaitable[object]]) -> None
     """Take a step of closing, but go on without it after so many seconds."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(step(), seconds)
-
-
-def _written(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
 
 
 def _rlimits(limits: Limits) -> dict[str, int]:

@@ -11,17 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pilotfish.sandbox import calls, guest, watchdog
 from pilotfish.sandbox.browser_driver import INNER_DRIVER
 from pilotfish.sandbox.framebuffer import INNER_SCREEN
-from pilotfish.sandbox.inside import processes
-from pilotfish.sandbox.pieces import Chromium, compiled, find_python, need, script_argv
+from pilotfish.sandbox.inside import clerk, guest, runner, watchdog
+from pilotfish.sandbox.pieces import Chromium, find_python, need, script_argv
 from pilotfish.sandbox.spec import INNER_HOME, INNER_WORKSPACE, Limits
 
-GUEST_SCRIPT = Path(__file__).with_name("guest.py")
-# What PID 1 is made of. It is imported here so that Python has compiled it.
-_INSIDE = (guest, calls, watchdog, processes)
-_INNER_SCRIPTS = "/run/pilotfish"
+GUEST_SCRIPT = Path(guest.__file__)
+# What PID 1 loads; it is imported here so that Python has compiled it.
+_LOADED_INSIDE = (clerk, runner, watchdog)
+_INNER_SCRIPTS = "/etc/pilotfish/inside"  # below /run a program could put another folder in its place
 
 # Of the host's /etc: how to find libraries, fonts, certificates and alternatives; nothing about users or
 # services.
@@ -55,7 +54,6 @@ _ETC_FILES: Mapping[str, str] = {
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "machine-id": "0123456789abcdef0123456789abcdef\n",
-    "pilotfish-fonts.conf": "",
 }
 
 # The fonts behind the names pages ask for, the same on every machine: a model sees pixels, and another font
@@ -72,6 +70,7 @@ FONTS = {
     "monospace": "DejaVu Sans Mono",
 }
 FONTS_FILE = "/etc/pilotfish-fonts.conf"
+INNER_NETWORK = "/run/pilotfish/network"
 
 
 def fonts_conf() -> str:
@@ -91,26 +90,25 @@ def fonts_conf() -> str:
 class Mounts:
     """What of the host one sandbox gets to see, besides the system.
 
-    etc: folder with the files of `write_etc`; sockets: the private /tmp/.X11-unix, if there is a display;
-    screen: where its X server keeps the picture;
-    made_files: {path inside: host file}, read-only; driver: the folder of Playwright's driver.
+    sockets: the private /tmp/.X11-unix, if there is a display; screen: where its X server keeps the picture;
+    made_files: {path inside: text}, read-only; network: the proxy's socket, if there is one; driver: the
+    folder of Playwright's driver.
     """
 
     workspace: Path
-    etc: Path
     sockets: Path | None = None
     screen: Path | None = None
     browser: Chromium | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
-    made_files: Mapping[str, Path] = field(default_factory=dict)
+    made_files: Mapping[str, str] = field(default_factory=dict)
+    network: Path | None = None
     driver: Path | None = None
 
 
-def write_etc(folder: Path) -> None:
-    """Write the made-up /etc files of a sandbox."""
-    for name, text in _ETC_FILES.items():
-        (folder / name).write_text(text)
-    (folder / Path(FONTS_FILE).name).write_text(fonts_conf())
+def made_files(mounts: Mounts) -> dict[str, str]:
+    """All files that are made up for a sandbox, {path inside: text}."""
+    etc = {f"/etc/{name}": text for name, text in _ETC_FILES.items()}
+    return {**etc, FONTS_FILE: fonts_conf(), **mounts.made_files}
 
 
 def system_argv(limits: Limits) -> list[str]:
@@ -142,19 +140,20 @@ def system_argv(limits: Limits) -> list[str]:
     return argv
 
 
-def sandbox_argv(limits: Limits, mounts: Mounts, control_fd: int, filter_fd: int) -> list[str]:
+def sandbox_argv(
+    limits: Limits, mounts: Mounts, made: Mapping[str, int], control_fd: int, filter_fd: int
+) -> list[str]:
     """The whole command that starts the guest as PID 1 of a new sandbox.
 
-    filter_fd: the filter that the guest puts on programs.
+    made: descriptors of `made_files`, by the path inside. They are written into its root folder, which takes
+    less than a mount for each. filter_fd: the filter that the guest puts on programs.
     """
     argv = system_argv(limits)
-    for name in _ETC_FILES:
-        argv += ["--ro-bind", str(mounts.etc / name), f"/etc/{name}"]
-    for inner, host in mounts.made_files.items():
-        argv += ["--ro-bind", str(host), inner]
-    for script in (Path(str(module.__file__)) for module in _INSIDE):
-        for form in filter(Path.exists, (script, compiled(script))):
-            argv += ["--ro-bind", str(form), f"{_INNER_SCRIPTS}/{form.relative_to(GUEST_SCRIPT.parent)}"]
+    for inner, fd in made.items():
+        argv += ["--perms", "0644", "--file", str(fd), inner]
+    argv += ["--ro-bind", str(GUEST_SCRIPT.parent), _INNER_SCRIPTS]
+    if mounts.network is not None:
+        argv += ["--ro-bind", str(mounts.network), INNER_NETWORK]
     if mounts.browser is not None and mounts.browser.folder is not None:
         argv += ["--ro-bind", str(mounts.browser.folder), str(mounts.browser.inner.parent)]
     if mounts.driver is not None:

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,16 @@ from pilotfish.sandbox.inside.processes import send_signal
 
 _NEEDED = ("memory", "pids")
 _REMOVE_SECONDS = 2.0
+CLOSED = "control group: "
+"""What the standard error of `ControlGroup.entering` begins with when the group cannot be entered."""
+_ENTER = f"""
+while [ "$1" != -- ]; do
+    {{ echo 0 >"$1"; }} 2>/dev/null || {{ echo "{CLOSED}$1" >&2; exit 1; }}
+    shift
+done
+shift
+exec "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -30,15 +40,22 @@ class ControlGroup:
     version: int
     folders: tuple[Path, ...]
 
-    def admit(self, pid: int) -> None:
-        """Put a process into it, with all that it starts from now on.
+    def entering(self, argv: Sequence[str]) -> list[str]:
+        """`argv`, run in the group with all that it starts. It must have one thread, as a new process has.
 
-        It may take 10 ms, as the kernel waits for all its processors. Raises `OSError`.
+        A process that moves itself alone has no need to wait for all processors of the machine, during which
+        nobody on it could start a process.
         """
-        for folder in self.folders:
-            entrance = folder / "cgroup.procs"
-            if str(pid) not in entrance.read_text().split():
-                entrance.write_text(str(pid))
+        name = "cgroup.procs" if self.version == 2 else "tasks"
+        return [
+            "/bin/sh",
+            "-c",
+            _ENTER,
+            "pilotfish",
+            *(f"{folder}/{name}" for folder in self.folders),
+            "--",
+            *argv,
+        ]
 
     def ended_by_kernel(self) -> int:
         """How many processes the kernel has killed in it for want of memory."""
@@ -84,14 +101,9 @@ def working_place() -> tuple[int, tuple[Path, ...]] | None:
     for version, parents in _places(own, mounts):
         group = _made(version, parents, f"pilotfish-trial-{os.getpid()}", 8, 64 << 20)
         if group is not None:
-            with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as waiting:
-                try:
-                    group.admit(waiting.pid)
-                    works = True
-                except OSError:
-                    works = False
+            tried = subprocess.run(group.entering(["/bin/true"]), stderr=subprocess.DEVNULL)
             group.remove()
-            if works:
+            if tried.returncode == 0:
                 return version, parents
     return None
 

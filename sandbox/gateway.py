@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pilotfish.sandbox.bwrap import INNER_NETWORK
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.network import PROXY_URL, Network, NetworkLog
 from pilotfish.sandbox.pieces import find_python
 from pilotfish.sandbox.process import Process, bytes_fd
-
-INNER_SOCKET = "/run/pilotfish/network"
 
 # Runs one module of this package without the rest of it, which would bring Playwright and more along.
 _BOOT = """
@@ -154,7 +153,7 @@ class Gateway:
             try:
                 fds = {1: write, _RELAY_FD: script}
                 port = PROXY_URL.rpartition(":")[2]
-                relay = await box.run([*argv, INNER_SOCKET, port], cwd="/", capture=False, fds=fds)
+                relay = await box.run([*argv, INNER_NETWORK, port], cwd="/", capture=False, fds=fds)
             finally:
                 os.close(write)
                 os.close(script)

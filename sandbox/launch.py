@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pilotfish.sandbox import landlock, seccomp
 from pilotfish.sandbox.as_user import Shares, bwrap_as, is_real_root, user_for
-from pilotfish.sandbox.bwrap import ETC, GUEST_SCRIPT, Mounts, sandbox_argv
+from pilotfish.sandbox.bwrap import ETC, GUEST_SCRIPT, Mounts, made_files, sandbox_argv
 from pilotfish.sandbox.hostdir import HostFolder
 from pilotfish.sandbox.levels import check_level_2
 from pilotfish.sandbox.pieces import find_python, script_argv
@@ -20,14 +20,16 @@ from pilotfish.sandbox.spec import Places, SandboxSpec
 
 @dataclass
 class Launch:
-    """What to execute, with which descriptors; `close` them once it runs."""
+    """What to execute, with which descriptors; `close` them once it runs. held: those it does not inherit."""
 
     argv: list[str]
     fds: list[int] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        while self.fds:
-            os.close(self.fds.pop())
+        for fds in (self.fds, self.held):
+            while fds:
+                os.close(fds.pop())
 
 
 class Starter(Protocol):
@@ -57,12 +59,23 @@ class _InNamespaces:
         self._folder = folder
 
     def launch(self, mounts: Mounts, control_fd: int, status_fd: int) -> Launch:
-        base, strict = fds = [bytes_fd(seccomp.build("base")), bytes_fd(seccomp.build("strict"))]
-        argv = sandbox_argv(self._spec.limits, mounts, control_fd, strict)
-        argv[1:1] = ["--json-status-fd", str(status_fd), "--seccomp", str(base)]
-        if is_real_root():
-            argv = bwrap_as(user_for(self._folder.id), argv)
-        return Launch(argv, fds)
+        launch = Launch([], [bytes_fd(seccomp.build("base")), bytes_fd(seccomp.build("strict"))])
+        base, strict = launch.fds
+        try:
+            made = {}
+            for inner, text in made_files(mounts).items():
+                made[inner] = bytes_fd(text.encode())
+                launch.fds.append(made[inner])
+            argv = sandbox_argv(self._spec.limits, mounts, made, control_fd, strict)
+            argv[1:1] = ["--json-status-fd", str(status_fd), "--seccomp", str(base)]
+            if is_real_root():
+                argv, mounted = bwrap_as(user_for(self._folder.id), argv)
+                launch.held.append(mounted)
+            launch.argv = argv
+        except BaseException:
+            launch.close()
+            raise
+        return launch
 
 
 # What programs may read at level 2 besides the lists of level 3, and the devices they may use.
@@ -83,8 +96,8 @@ class _Apart:
         self._shares = Shares() if is_real_root() else None
         self._own = [workspace, *(folder.folder(name) for name in ("home", "tmp", "run"))]
         self.places = Places(*(PurePosixPath(self._shown(path, True)) for path in self._own))
-        self._code = GUEST_SCRIPT.parent
-        self._guest = f"{self._shown(self._code, False)}/{GUEST_SCRIPT.name}"
+        code = GUEST_SCRIPT.parents[1]
+        self._guest = f"{self._shown(code, False)}/{GUEST_SCRIPT.relative_to(code)}"
         python, self._prefix = find_python()
         if self._prefix is not None:
             python = f"{self._shown(self._prefix, False)}/{Path(python).relative_to(self._prefix)}"
@@ -94,14 +107,20 @@ class _Apart:
         return self._shares.add(str(path), writable) if self._shares else str(path)
 
     def launch(self, mounts: Mounts, control_fd: int, status_fd: int) -> Launch:
-        rules = landlock.ruleset(self._rules())
-        fds = [bytes_fd(seccomp.build("apart", own_user=self._shares is not None)), rules]
-        argv = script_argv(self._python, self._guest, *map(str, (control_fd, *fds)))
-        if self._shares is None:
-            argv += [str(path.resolve()) for path in self._own]
-        if self._shares is not None:
-            argv = self._shares.command(user_for(self._folder.id), argv)
-        return Launch(argv, fds)
+        launch = Launch([], [bytes_fd(seccomp.build("apart", own_user=self._shares is not None))])
+        try:
+            launch.fds.append(landlock.ruleset(self._rules()))
+            argv = script_argv(self._python, self._guest, *map(str, (control_fd, *launch.fds)))
+            if self._shares is None:
+                argv += [str(path.resolve()) for path in self._own]
+            else:
+                argv, mounted = self._shares.command(user_for(self._folder.id), argv)
+                launch.held.append(mounted)
+            launch.argv = argv
+        except BaseException:
+            launch.close()
+            raise
+        return launch
 
     def _rules(self) -> Iterable[tuple[Path, landlock.Access]]:
         for path in self._own:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.guest import HIGH_FD, MAX_FDS, MAX_MESSAGE
+from pilotfish.sandbox.inside.guest import HIGH_FD, MAX_FDS, MAX_MESSAGE
 
 _MAX_REPLY = 4096
 _ENDED = "the sandbox has ended, open a new one."
@@ -146,6 +146,11 @@ class Link:
         """Send one signal to the job's program (not to what it started)."""
         if self._open and not job.gone.done():
             self._send(_packed({"op": "signal", "job": job.number, "signal": number}), [])
+
+    def freeze(self, job: Job) -> None:
+        """Stop all that the job's program has started, for good; `look` returns when that is done."""
+        if self._open and not job.gone.done():
+            self._send(_packed({"op": "freeze", "job": job.number}), [])
 
     def watch(self, **limits: Any) -> None:
         """Have PID 1 watch what all programs use together, within the limits of `watchdog.py`."""

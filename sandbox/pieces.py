@@ -7,11 +7,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
 
 from pilotfish.sandbox import cgroup, landlock
-from pilotfish.sandbox.drop import FAILED
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 
 CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
@@ -105,12 +103,10 @@ def check_apart(program: str, workspace: Path) -> None:
 def start_trouble(stderr: str) -> SandboxUnavailable:
     """What the last words of bubblewrap, or of what stands in its place, mean: one sentence."""
     said = " ".join(stderr.split())
-    if said.startswith(FAILED):
-        what, _, why = said.removeprefix(FAILED).rpartition(": ")
+    if said.startswith(cgroup.CLOSED):
+        group = said.removeprefix(cgroup.CLOSED)
         return SandboxUnavailable(
-            f"a sandbox that root starts runs as a user without powers, which failed here ({what}: {why}): "
-            "start it as a normal user, or give root CAP_SYS_ADMIN and a workspace on ext4, xfs, btrfs or "
-            "tmpfs"
+            f"the control group {group} could not be entered, something removed it: try again."
         )
     for words, meaning, mend in _BWRAP_TROUBLE:
         if words in said:
@@ -128,19 +124,14 @@ def find_python() -> tuple[str, Path | None]:
 
 # Imported, and not run as a script, so that it is compiled once and not for every sandbox.
 _START = (
-    "import sys; place, _, name = sys.argv[1].rpartition('/'); sys.path.append(place); "
-    "__import__(name[:-3]).main(sys.argv[2:])"
+    "import sys; place, package, name = sys.argv[1].rsplit('/', 2); sys.path.append(place); "
+    "__import__(package + '.' + name[:-3], fromlist=['main']).main(sys.argv[2:])"
 )
 
 
 def script_argv(python: str, script: str, *words: str) -> list[str]:
-    """Run the `main(words)` of a script, with nothing of the environment and no packages."""
+    """Run the `main(words)` of a script in a package, without the environment and other packages."""
     return [python, "-I", "-S", "-c", _START, script, *words]
-
-
-def compiled(script: Path) -> Path:
-    """Where Python keeps the compiled form of a script, if it does."""
-    return Path(cache_from_source(str(script)))
 
 
 def find_chromium() -> Chromium:
@@ -177,9 +168,6 @@ def _is_snap_stub(path: Path) -> bool:
 
 def check() -> list[Piece]:
     """Look at every piece and try the isolation for real: what `pilotfish doctor` shows."""
-    from pilotfish.sandbox.as_user import bwrap_as, is_real_root, user_for
-    from pilotfish.sandbox.bwrap import probe_argv
-
     pieces = []
     for name, purpose, package in (
         ("bwrap", "to isolate the sandbox", "bubblewrap"),
@@ -197,15 +185,7 @@ def check() -> list[Piece]:
             )
         )
     if shutil.which("bwrap"):
-        probe = probe_argv()
-        if is_real_root():
-            probe = bwrap_as(user_for("0"), probe)
-        done = subprocess.run(probe, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
-        if done.returncode == 0:
-            pieces.append(Piece("isolation", True, "user, process, network and mount namespaces work"))
-        else:
-            meaning, _, mend = str(start_trouble(done.stderr)).partition(": ")
-            pieces.append(Piece("isolation", False, meaning, mend))
+        pieces.append(_isolation())
     pieces += [_level_2(), _control_group()]
     try:
         pieces.append(Piece("Chromium", True, str(find_chromium().host)))
@@ -213,6 +193,27 @@ def check() -> list[Piece]:
         meaning, _, mend = str(error).partition(": ")
         pieces.append(Piece("Chromium", False, meaning, mend))
     return pieces
+
+
+def _isolation() -> Piece:
+    """Whether bubblewrap can do what a sandbox has it do."""
+    from pilotfish.sandbox.as_user import bwrap_as, is_real_root, user_for
+    from pilotfish.sandbox.bwrap import probe_argv
+
+    probe, held = probe_argv(), -1
+    try:
+        if is_real_root():
+            probe, held = bwrap_as(user_for("0"), probe)
+        done = subprocess.run(probe, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise start_trouble(done.stderr)
+    except SandboxUnavailable as error:
+        meaning, _, mend = str(error).partition(": ")
+        return Piece("isolation", False, meaning, mend)
+    finally:
+        if held >= 0:
+            os.close(held)
+    return Piece("isolation", True, "user, process, network and mount namespaces work")
 
 
 def _level_2() -> Piece:

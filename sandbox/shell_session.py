@@ -29,6 +29,7 @@ from pilotfish.sandbox.pieces import find_python
 from pilotfish.sandbox.process import bytes_fd
 
 _INSIDE = Path(__file__).with_name("inside")
+_NEEDED = ("__init__", "bash", "log", "processes", "pty", "session", "waiting")
 _MODULES_FD, _CONTROL_FD, _MASTER_FD, _SLAVE_FD = 3, 4, 5, 6
 _BACKGROUND_BYTES = 4 * 1024
 _START_S = 20.0
@@ -83,7 +84,7 @@ def _modules() -> bytes:
     with zipfile.ZipFile(archive, "w") as file:
         for folder in ("pilotfish", "pilotfish/sandbox"):
             file.writestr(f"{folder}/__init__.py", "")
-        for path in sorted(_INSIDE.glob("*.py")):
+        for path in (_INSIDE / f"{name}.py" for name in _NEEDED):
             name = f"pilotfish/sandbox/inside/{path.name}"
             file.writestr(name, path.read_bytes())
             file.writestr(f"{name}c", _compiled(path))
@@ -242,6 +243,11 @@ class ShellSession:
         with contextlib.suppress(SandboxError):
             self._link.kill(self._job)
         self.close()
+
+    def freeze(self) -> None:
+        """Stop everything that was ever started in the session where it is; it takes no command any more."""
+        with contextlib.suppress(SandboxError):
+            self._link.freeze(self._job)
 
     async def is_gone(self) -> bool:
         """Whether nothing of an ended session runs any more, as soon as it is so; bounded."""

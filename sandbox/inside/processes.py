@@ -1,4 +1,4 @@
-# ruff: noqa: PTH123, PTH208, SIM105
+# ruff: noqa: PTH123, SIM105
 """Processes as /proc lists them, and the end of everything below one of them.
 
 Loaded by PID 1 and by each session of the shell, inside, and by the trusted side for what is below a PID 1
@@ -7,7 +7,7 @@ that does not react. Every sandbox waits for it, so it imports next to nothing.
 
 from __future__ import annotations
 
-import os
+import posix
 import time
 
 _SIGKILL, _SIGSTOP = 9, 19  # the same on x86-64 and aarch64
@@ -43,7 +43,7 @@ Known = frozenset[tuple[int, int]]
 def processes() -> Table:
     """Every living process by its number; zombies are left out, they are dead already."""
     found = {}
-    for name in os.listdir("/proc"):
+    for name in posix.listdir("/proc"):
         if name.isdigit() and (entry := look_at(int(name))):
             found[entry.pid] = entry
     return found
@@ -87,11 +87,7 @@ def end_below(root: int, seconds: float, *, apart: Known = frozenset(), keep: in
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        stopped: set[int] = set()
-        while fresh := below(root, processes(), apart) - stopped - {keep}:
-            for pid in fresh:
-                send_signal(pid, _SIGSTOP)
-            stopped |= fresh
+        stopped = stop_below(root, apart=apart, keep=keep)
         if not stopped:
             return True
         for pid in stopped:
@@ -100,9 +96,19 @@ def end_below(root: int, seconds: float, *, apart: Known = frozenset(), keep: in
     return False
 
 
+def stop_below(root: int, *, apart: Known = frozenset(), keep: int = 0) -> set[int]:
+    """Stop every descendant of `root`, and those that they start meanwhile; `apart` and `keep` as below."""
+    stopped: set[int] = set()
+    while fresh := below(root, processes(), apart) - stopped - {keep}:
+        for pid in fresh:
+            send_signal(pid, _SIGSTOP)
+        stopped |= fresh
+    return stopped
+
+
 def send_signal(pid: int, number: int) -> None:
     """Send a signal, if the process is still there and may be signalled."""
     try:
-        os.kill(pid, number)
+        posix.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, cgroup
 from pilotfish.sandbox.levels import Level
 
 from .host import alive, open_fds, process_tree
@@ -118,6 +118,29 @@ async def test_a_supervisor_that_is_killed_takes_its_programs_along(level: Level
         await asyncio.sleep(0.02)
     await box.close()
     assert alive(tree) == []
+
+
+async def test_no_program_outlives_supervisor_and_runners_at_level_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "working_place", lambda: None)  # a control group would end them too
+    other = await asyncio.create_subprocess_exec("/bin/sleep", "600")
+    box, tree = await with_programs(2)
+    await box.run(["env", "-i", "setsid", "sleep", "9104"])
+    tree |= process_tree(PARTS["monitor"](box) or 0)
+    ours = [pid for pid, start in tree if any("guest.py" in name for name in alive({(pid, start)}))]
+    assert len(ours) >= 3
+    for pid in sorted(ours, reverse=True):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in ours:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while left := [name for name in alive(tree) if "guest.py" in name or name.startswith(("sleep", "bash"))]:
+        assert time.monotonic() < deadline, left
+        await asyncio.sleep(0.02)
+    await box.close()
+    assert alive(tree) == []
+    assert other.returncode is None
+    other.kill()
+    assert await other.wait() == -9
 
 
 @pytest.mark.parametrize("level", [3, 2, 0])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.sandbox import Limits, Sandbox, SandboxSpec
+from pilotfish.sandbox import Limits, Sandbox, SandboxSpec, SandboxUnavailable
 from pilotfish.sandbox.as_user import is_real_root, user_for
-from pilotfish.sandbox.pieces import start_trouble
+from pilotfish.sandbox.idmap import mount_namespace
 
 from .host import process_tree
 
@@ -87,6 +87,17 @@ def test_user_ids_have_no_name() -> None:
     assert user_for("ffffffffffff") != user_for("fffffffffffe")
 
 
-def test_the_message_when_it_fails() -> None:
-    said = str(start_trouble("drop: /srv/work: Invalid argument\n"))
-    assert "failed here (/srv/work: Invalid argument): start it as a normal user" in said
+def test_what_cannot_be_shown_to_a_user_without_powers_is_named() -> None:
+    with pytest.raises(
+        SandboxUnavailable, match=r"\(/proc/sys: Invalid argument\): start it as a normal user"
+    ):
+        mount_namespace({"/usr": False, "/proc/sys": True}, user_for("0"))
+    assert Path("/tmp/0").exists() is False  # nothing was mounted where others see it
+
+
+async def test_nothing_of_the_setup_is_inherited() -> None:
+    async with Sandbox.open(SandboxSpec(desktop=False)) as box:
+        assert (await box.shell.run("ls /proc/self/fd | wc -l")).output == "4\n"  # 0 to 2 and the listing
+        groups = await box.shell.run("id -G; grep -E '^Cap(Prm|Eff|Inh|Amb)' /proc/self/status | uniq -f1")
+        assert groups.output.split("\n")[0] == "1000"
+        assert groups.output.count("0000000000000000") == 1

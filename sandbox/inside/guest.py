@@ -1,18 +1,20 @@
-# ruff: noqa: PTH123, SIM105
+# ruff: noqa: SIM105
 """PID 1 of a sandbox: starts programs, reaps them, kills whole trees.
 
 Run inside by bubblewrap as `guest.py FD [FILTER [RULES [FOLDER...]]]`, with the standard library only. FD is
 one end of a SOCK_SEQPACKET pair; every datagram is one object, inwards as Python marshals it, outwards in
 JSON. FILTER and RULES are descriptors of what every program is confined by: a seccomp filter (`seccomp.py`)
 and a Landlock ruleset (`landlock.py`). In each FOLDER, files are changed for programs that may not do it
-themselves (`clerk.py`). Of `inside`, which is the shell's, it has the end of trees of processes.
+themselves (`clerk.py`).
 
-Every sandbox waits for this to start, so it imports next to nothing: with ctypes, json, socket, selectors,
-signal and contextlib it would take more than twice as long.
+Every sandbox waits for this to start, so it imports next to nothing, not even `os`: with that, ctypes, json,
+socket, selectors, signal and contextlib it would take more than twice as long. What is needed for the first
+program only (`runner.py`) is loaded once it is said that this one is ready.
 
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
           "confine": true, "keep": false} with one descriptor attached for each number in "fds";
          {"op": "kill", "job": 7}; {"op": "signal", "job": 7, "signal": 15};
+         {"op": "freeze", "job": 7}, all that its program has started, but not the program itself;
          {"op": "watch", ...}, limits on everything together (`watchdog.py`); {"op": "look"}
     out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
          {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
@@ -26,101 +28,37 @@ Each job has a runner, a fork of this process that adopts orphans (PR_SET_CHILD_
 program forks and calls setsid, it stays a descendant of its runner and can be found and killed with it. When
 the other end of FD closes this process exits, and the kernel kills everything else in the PID namespace at
 once. Where there is no such namespace (level 2) it kills everything itself before it exits, and when it is
-killed, each runner does so.
+killed, each runner does so; when those are killed too, a process that waits for that (`Walls.hire_hand`).
 """
 
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]
 import _socket as socket
-import _thread
-import fcntl
+import _struct as struct
 import marshal
-import os
-import resource
+import posix
 import select
-import struct
 import sys
 import time
 
+from . import calls, processes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from pilotfish.sandbox.inside import processes
+    from .runner import Walls
+    from .watchdog import Watchdog
 
 MAX_MESSAGE = 192 * 1024
 MAX_FDS = 16
 HIGH_FD = 256  # descriptors are parked from here on while they are moved to their final numbers
-PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
-PR_SET_SECCOMP = 22
 PR_SET_CHILD_SUBREAPER = 36
-PR_SET_NO_NEW_PRIVS = 38
-SECCOMP_MODE_FILTER = 2
-SECCOMP_SET_FILTER, SECCOMP_NEW_LISTENER = 1, 8
-SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)
-LANDLOCK_RESTRICT_SELF = 446
-RULES_FD = 512
 KILL_SECONDS = 10.0
 LOOK_SECONDS = 0.5  # between two looks at the programs that are to be kept
-
-# Modules that lie beside this one, and what `calls.py` makes of the C library.
-_calls: Any
-_libc: Any
-_watchdogs: Any
-
-
-class Walls:
-    """What confines a program besides the namespaces. It cannot be taken off again, so it is put on last."""
-
-    def __init__(self, program: bytes, rules: int, folders: list[str]) -> None:
-        self.rules = rules
-        self.folders = folders
-        self.clerks: Any = __import__("clerk") if folders else None
-        self.steps = _calls.Buffer(program)
-        # struct sock_fprog: how many steps of 8 bytes, and where they are.
-        self.program = struct.pack("@HP", len(program) // 8, self.steps.address)
-
-    @classmethod
-    def from_words(cls, words: list[str]) -> Walls:
-        """Takes FILTER, RULES and FOLDERs of the command line."""
-        program, rules = b"", -1
-        if words:
-            with open(int(words[0]), "rb") as file:
-                program = file.read()
-        if len(words) > 1:
-            rules = fcntl.fcntl(int(words[1]), fcntl.F_DUPFD_CLOEXEC, RULES_FD)
-        return cls(program, rules, words[2:])
-
-    def close_in(self, clerk: socket.socket) -> None:
-        """Confine this process and all that it starts. Without filter and rules there is nothing to do.
-
-        clerk: where the descriptor goes at which the clerk hears of calls, if there is a clerk.
-        """
-        if self.rules < 0 and not self.steps.size:
-            return
-        self.check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        if self.rules >= 0:
-            self.check(_libc.syscall(LANDLOCK_RESTRICT_SELF, self.rules, 0))
-        if self.folders:
-            listener = _libc.syscall(SECCOMP, SECCOMP_SET_FILTER, SECCOMP_NEW_LISTENER, self.program)
-            self.check(listener)
-            clerk.sendmsg([b"1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("@i", listener))])
-            os.close(listener)
-        elif self.steps.size:
-            self.check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self.program, 0, 0))
-
-    def serve(self, clerk: socket.socket) -> None:
-        """Have a thread do what the program that has the other end asks for."""
-        _, fds = receive(clerk, 1, 1)
-        if fds:
-            _thread.start_new_thread(self.clerks.Clerk(fds[0], self.folders).serve, ())
-
-    @staticmethod
-    def check(result: int) -> None:
-        if result < 0:
-            raise OSError(_calls.get_errno(), "walls")
 
 
 def receive(control: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
@@ -143,103 +81,6 @@ def as_json(message: dict[str, Any]) -> bytes:
     return f"{{{', '.join(fields)}}}".encode()
 
 
-def park(fd: int, close: bool = False) -> int:
-    """The same descriptor with a number that is out of the way; `close`: and not with its own any more."""
-    parked = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
-    if close:
-        os.close(fd)
-    return parked
-
-
-def become_program(
-    request: dict[str, Any], fds: list[int], trouble: int, walls: Walls, clerk: socket.socket
-) -> None:
-    """Become the requested program; on failure write `STAGE ERRNO` to `trouble` and return."""
-    stage = "fds"
-    try:
-        targets: list[int] = request["fds"]
-        for target, parked in zip(targets, fds, strict=True):
-            os.dup2(parked, target, inheritable=True)
-        for standard in (0, 1, 2):
-            if standard not in targets:
-                null = os.open("/dev/null", os.O_RDWR)
-                os.dup2(null, standard, inheritable=True)
-        stage = "limits"
-        for name, value in request["limits"].items():
-            kind = getattr(resource, name)
-            hard = resource.getrlimit(kind)[1]
-            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (bound, bound))
-        stage = "cwd"
-        os.chdir(request["cwd"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        # Where memory runs out, programs go before what looks after them.
-        try:
-            with open("/proc/self/oom_score_adj", "w") as file:
-                file.write("500")
-        except OSError:
-            pass
-        if request["confine"]:
-            stage = "walls"
-            walls.close_in(clerk)
-        stage = "exec"
-        os.execvpe(request["argv"][0], request["argv"], request["env"])
-    except OSError as error:
-        os.write(trouble, f"{stage} {error.errno}".encode())
-    except ValueError:  # a limit that cannot be set
-        os.write(trouble, f"{stage} 22".encode())
-
-
-def run_job(request: dict[str, Any], fds: list[int], report: int, walls: Walls) -> None:
-    """The runner of one job: start the program, adopt its orphans, report on it, end when nothing is left."""
-    os.setsid()
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    end_with_guest()
-    # Beyond the numbers that the program's own descriptors may get.
-    trouble_read, trouble_write = (park(fd, close=True) for fd in os.pipe())
-    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    clerk, hand = (socket.socket(fileno=park(end.detach(), close=True)) for end in pair)
-    main = os.fork()
-    if main == 0:
-        try:
-            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-            os.setsid()
-            become_program(request, fds, trouble_write, walls, hand)
-        finally:
-            os._exit(127)
-    hand.close()
-    os.close(trouble_write)
-    if walls.folders and request["confine"]:
-        walls.serve(clerk)
-    for fd in fds:
-        os.close(fd)
-    trouble = os.read(trouble_read, 64)  # empty: exec closed the pipe
-    os.close(trouble_read)
-    os.write(report, b"failed " + trouble + b"\n" if trouble else b"started %d\n" % main)
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-        if pid == main and not trouble:
-            os.write(report, b"exit %d\n" % os.waitstatus_to_exitcode(status))
-
-
-def end_with_guest() -> None:
-    """Have this runner end all below it when PID 1 is killed, as the kernel does in a PID namespace."""
-    guest = os.getppid()
-
-    def end(*_: object) -> None:
-        processes.end_below(os.getpid(), KILL_SECONDS)
-        os._exit(0)
-
-    signal.signal(signal.SIGUSR1, end)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
-    if os.getppid() != guest:
-        os._exit(0)
-
-
 class Job:
     """What the watchdog wants to know of a job (`watchdog.py`)."""
 
@@ -253,19 +94,20 @@ class Job:
 class Guest:
     """The loop of PID 1: requests from the trusted side, reports from the runners, dead children."""
 
-    def __init__(self, control: socket.socket, walls: Walls) -> None:
+    def __init__(self, control: socket.socket, words: list[str]) -> None:
+        """words: FILTER, RULES and FOLDERs of the command line."""
         self.control = control
-        self.walls = walls
+        self.words = words
         self.poll = select.epoll()
         self.runners: dict[int, int] = {}  # pid of a runner -> its job
         self.jobs: dict[int, Job] = {}  # the same, for the watchdog
-        self.watchdog: Any = None
+        self.watchdog: Watchdog | None = None
         self.reports: dict[int, int] = {}  # read end of a report pipe -> its job
         self.held: set[int] = set()  # jobs to be kept whose program was stopped at the last look
         self.next_look = 0.0
-        self.wake, wake_write = os.pipe()
-        os.set_blocking(self.wake, False)
-        os.set_blocking(wake_write, False)
+        self.wake, wake_write = posix.pipe()
+        posix.set_blocking(self.wake, False)
+        posix.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -277,13 +119,20 @@ class Guest:
 
     def serve(self) -> None:
         self.send(event="ready")
+        from . import runner
+
+        sys.path.pop()  # programs may write where this file lies
+        self.run_job: Callable[[dict[str, Any], list[int], int, Walls], None] = runner.run_job
+        self.park: Callable[[int], int] = runner.park
+        self.walls = runner.Walls.from_words(self.words)
+        self.hand = self.walls.hire_hand()
         while True:
             for fd, _ in self.poll.poll(self.seconds_left()):
                 if fd == self.control.fileno():
                     if not self.read_request():
                         return
                 elif fd == self.wake:
-                    os.read(self.wake, 4096)
+                    posix.read(self.wake, 4096)
                     self.reap()
                 else:
                     self.read_report(fd)
@@ -320,7 +169,9 @@ class Guest:
             if request["op"] == "spawn":
                 self.spawn(request, fds)
             elif request["op"] == "watch":
-                self.watchdog = _watchdogs.Watchdog(request, self.send, self.jobs)
+                from .watchdog import Watchdog
+
+                self.watchdog = Watchdog(request, self.send, self.jobs)
             elif request["op"] == "look":
                 if self.watchdog:
                     self.watchdog.report()
@@ -329,16 +180,16 @@ class Guest:
                 self.signal_job(request)
         finally:
             for fd in fds:
-                os.close(fd)
+                posix.close(fd)
         return True
 
     def spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        report_read, report_write = os.pipe()
+        report_read, report_write = posix.pipe()
         try:
-            runner = os.fork()
+            runner = posix.fork()
         except OSError as error:
-            os.close(report_read)
-            os.close(report_write)
+            posix.close(report_read)
+            posix.close(report_write)
             self.send(event="failed", job=request["job"], stage="fork", errno=error.errno)
             self.send(event="gone", job=request["job"])
             return
@@ -346,13 +197,13 @@ class Guest:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                parked = [park(fd) for fd in fds]
-                report = park(report_write)
-                os.closerange(3, HIGH_FD)
-                run_job(request, parked, report, self.walls)
+                parked = [self.park(fd) for fd in fds]
+                report = self.park(report_write)
+                posix.closerange(3, HIGH_FD)
+                self.run_job(request, parked, report, self.walls)
             finally:
-                os._exit(0)
-        os.close(report_write)
+                posix._exit(0)
+        posix.close(report_write)
         self.runners[runner] = request["job"]
         self.jobs[runner] = Job(request)
         self.reports[report_read] = request["job"]
@@ -364,6 +215,8 @@ class Guest:
             return
         if request["op"] == "kill":
             processes.end_below(runner, KILL_SECONDS)
+        elif request["op"] == "freeze":
+            processes.stop_below(self.jobs[runner].main)
         else:
             for entry in processes.processes().values():
                 if entry.parent == runner:
@@ -372,7 +225,7 @@ class Guest:
     def read_report(self, fd: int) -> None:
         job = self.reports[fd]
         # A runner writes whole short lines, and a pipe keeps writes of that size in one piece.
-        lines = os.read(fd, 4096).decode().splitlines()
+        lines = posix.read(fd, 4096).decode().splitlines()
         for line in lines:
             word, *values = line.split()
             if word == "started":
@@ -386,7 +239,7 @@ class Guest:
                 self.send(event="exit", job=job, status=int(values[0]))
         if not lines:
             self.poll.unregister(fd)
-            os.close(fd)
+            posix.close(fd)
             del self.reports[fd]
             self.send(event="gone", job=job)
 
@@ -394,7 +247,7 @@ class Guest:
         orphaned = False
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = posix.waitpid(-1, posix.WNOHANG)
             except ChildProcessError:
                 break
             if pid == 0:
@@ -405,28 +258,27 @@ class Guest:
                     True  # a program killed its runner: what that runner guarded is now a child of ours
                 )
         if orphaned:
-            runners = [(pid, entry.start) for pid in self.runners if (entry := processes.look_at(pid))]
-            processes.end_below(os.getpid(), KILL_SECONDS, apart=frozenset(runners))
+            ours = [*self.runners, self.hand]
+            apart = [(pid, entry.start) for pid in ours if (entry := processes.look_at(pid))]
+            processes.end_below(posix.getpid(), KILL_SECONDS, apart=frozenset(apart))
 
 
 def main(words: list[str]) -> None:
-    global _calls, _libc, _watchdogs, processes
-    processes = __import__("inside.processes", fromlist=["processes"])
-    _calls, _watchdogs = __import__("calls"), __import__("watchdog")
-    _libc = _calls.Library()
+    libc = calls.Library()
     # Programs inside have the same user id; without this they could attach to PID 1 as a debugger.
-    _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
-    control = socket.socket(fileno=int(words[0]))
-    os.set_inheritable(control.fileno(), False)
-    walls = Walls.from_words(words[1:])
-    sys.path.pop()  # programs may write where this file lies
-    os.closerange(3, control.fileno())  # what bubblewrap left open
-    os.closerange(control.fileno() + 1, HIGH_FD)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # as PID 1 it is one anyway
+    number = int(words[0])
+    kept = sorted({number, *map(int, words[1:3])})
+    for first, last in zip([2, *kept], [*kept, HIGH_FD], strict=True):
+        posix.closerange(first + 1, last)  # what bubblewrap left open
+    for fd in kept:
+        posix.set_inheritable(fd, False)
+    control = socket.socket(fileno=number)
     # The trusted side may go away while something is being said to it.
     try:
-        Guest(control, walls).serve()
+        Guest(control, words[1:]).serve()
     except (BrokenPipeError, ConnectionResetError):
         pass
-    if os.getpid() != 1:
-        processes.end_below(os.getpid(), KILL_SECONDS)
+    if posix.getpid() != 1:
+        processes.end_below(posix.getpid(), KILL_SECONDS)

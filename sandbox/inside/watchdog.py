@@ -1,4 +1,4 @@
-# ruff: noqa: PTH116, PTH123, PTH208, SIM105
+# ruff: noqa: PTH123, SIM105
 """Watches what all programs of a sandbox use together, and ends those that would take too much.
 
 It runs in PID 1 (`guest.py`), so that it does its work whatever the agent's process is busy with, and imports
@@ -15,7 +15,7 @@ was changed since the start. Who has written most since the last look is ended.
 
 from __future__ import annotations
 
-import os
+import posix
 import time
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         confine: bool
 
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = posix.sysconf("SC_PAGE_SIZE")
 SHORTEST_S, LONGEST_S = 0.1, 0.5  # between two looks
 GROWTH_PER_S = 4 << 30  # bytes that programs may take in a second, by which the next look is timed
 SHARE_OF_TIME = 0.1  # how much of the time may be spent looking
@@ -67,7 +67,7 @@ class Entry:
 def entries() -> dict[int, Entry]:
     """Every process that can be seen."""
     found = {}
-    for name in os.listdir("/proc"):
+    for name in posix.listdir("/proc"):
         if name.isdigit():
             line = read(f"/proc/{name}/stat")
             if line:
@@ -116,7 +116,7 @@ def changed_bytes(folders: Iterable[str], since_s: float, unseen: int = 0) -> in
     total, waiting = 0, list(folders)
     while waiting:
         try:
-            with os.scandir(waiting.pop()) as listing:
+            with posix.scandir(waiting.pop()) as listing:
                 for item in listing:
                     if time.monotonic() > deadline:
                         return total + unseen
@@ -133,7 +133,7 @@ def changed_bytes(folders: Iterable[str], since_s: float, unseen: int = 0) -> in
 def room(folder: str) -> tuple[int, int]:
     """Bytes that are left where a folder lies, and how many there are; endless where it is gone."""
     try:
-        found = os.statvfs(folder)
+        found = posix.statvfs(folder)
     except OSError:
         return ENDLESS, ENDLESS
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
@@ -163,7 +163,7 @@ class Watchdog:
         self.disk_growth: int = limits["disk_growth"]
         self.disks: dict[int, Disk] = {}
         for folder in limits["disks"]:
-            device = os.stat(folder).st_dev
+            device = posix.stat(folder).st_dev
             if device in self.disks:
                 self.disks[device].folders.append(folder)
             else:
@@ -291,7 +291,7 @@ class Watchdog:
             free, size = room(folder)
             if free * 100 < size:
                 self.full.add(folder)
-        own = os.geteuid()
+        own = posix.geteuid()
         threads = sum(
             entry.threads for entry in table.values() if not self.others_count or owner(entry.pid) == own
         )
@@ -311,7 +311,7 @@ class Watchdog:
             if since > 2 * GIVE_UP_S:
                 self.interrupted[name] = now
                 try:
-                    os.kill(member.pid, SIGINT)
+                    posix.kill(member.pid, SIGINT)
                 except ProcessLookupError:  # it ended while the disk was looked at
                     pass
             if since > 2 * GIVE_UP_S or since < GIVE_UP_S:
@@ -323,7 +323,7 @@ class Watchdog:
         for member in unit:
             self.ended.add((member.pid, member.start))
             try:
-                os.kill(member.pid, SIGKILL)
+                posix.kill(member.pid, SIGKILL)
             except ProcessLookupError:
                 pass
 
@@ -331,6 +331,6 @@ class Watchdog:
 def owner(pid: int) -> int:
     """Whose process it is, -1 when it has ended."""
     try:
-        return os.stat(f"/proc/{pid}").st_uid
+        return posix.stat(f"/proc/{pid}").st_uid
     except OSError:
         return -1
