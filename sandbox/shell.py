@@ -91,6 +91,7 @@ class Shell:
         self._limits = limits
         self._limits_hit = limits_hit
         self._sessions: dict[str, ShellSession] = {}
+        self._frozen: list[ShellSession] = []
 
     @property
     def sessions(self) -> dict[str, str]:
@@ -159,6 +160,27 @@ class Shell:
         here = self._sessions.get(session)
         self.reset(session)
         return here is None or await here.is_gone()
+
+    async def end_all(self) -> None:
+        """End all sessions with everything that was ever started in them, daemons too.
+
+        Raises `SandboxError` when some of it cannot be ended.
+        """
+        if not all(await asyncio.gather(*map(self.restart, list(self._sessions)))):
+            raise SandboxError("programs of the shell could not be ended, open a new sandbox.")
+
+    async def freeze_all(self) -> None:
+        """Stop everything that was ever started in the sessions for good: windows stay, nothing changes.
+
+        The sandbox ends it at its close; the next command begins a new session.
+        """
+        frozen = list(self._sessions.values())
+        self._sessions.clear()
+        self._frozen += frozen
+        for session in frozen:
+            session.freeze()
+        if frozen:
+            await self._link.look()
 
     def _session(self, name: str) -> ShellSession:
         here = self._sessions.get(name)

@@ -111,7 +111,12 @@ class Workspace:
     async def finished(self, box: Sandbox) -> bool:
         return False
 
+    async def settle_programs(self, box: Sandbox) -> None:
+        """Have nothing that the model left running change the result while it is judged."""
+        await box.shell.end_all()
+
     async def grade(self, box: Sandbox, end: End) -> Grade:
+        await self.settle_programs(box)
         return await grade(self._task.graders, box, end)
 
 
@@ -136,6 +141,10 @@ class Desktop(Workspace):
         assert screen is not None
         await settle(screen)
         return instruction
+
+    async def settle_programs(self, box: Sandbox) -> None:
+        """What the model started may have windows, which are part of the result, so it only stops."""
+        await box.shell.freeze_all()
 
     async def _launch(self, box: Sandbox, line: Sequence[str]) -> None:
         """Start a program and wait for its window, so that windows open in the task's order."""
@@ -200,6 +209,7 @@ class WebPage(Desktop):
 
     async def grade(self, box: Sandbox, end: End) -> Grade:
         await box.browser.dismiss_dialogs()
+        await self.settle_programs(box)
         return await grade(self._task.graders, box, end, self.page)
 
 

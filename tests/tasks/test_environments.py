@@ -11,6 +11,7 @@ from pilotfish.tasks.environment import End, StartError
 from pilotfish.tasks.environments import WebPage, environment_for, skip_reason
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import find_task, load_task
+from pilotfish.tasks.windows import wait_for_windows, window_count
 from pilotfish.tools.grid import Screen
 
 
@@ -42,6 +43,44 @@ async def test_a_code_task_starts_with_its_folder_and_then_its_files(tmp_path: P
         assert not await environment.finished(box)
         assert (await box.shell.run("./deep/it*; rm a.txt")).output == "runs\n"
         assert (await environment.grade(box, End())).passed
+
+
+LINGER = "(setsid sh -c 'while :; do touch late; sleep 0.01; done' >/dev/null 2>&1 &); sleep 0.1; rm -f late"
+
+
+async def test_what_the_model_left_running_changes_nothing_while_it_is_judged(tmp_path: Path) -> None:
+    task = task_file(
+        tmp_path,
+        "environment: {kind: code}\ntools: [shell]\n"
+        "setup: {serve: [{run: [python3, -m, http.server, '8000'], port: 8000}]}\n"
+        "graders: [{kind: command, run: 'rm -f late; sleep 0.3; ls; curl -s -o /dev/null localhost:8000'}]\n",
+    )
+    environment = environment_for(task)
+    async with Sandbox.open(environment.sandbox_spec()) as box:
+        await environment.start(box)
+        await box.shell.run(LINGER)
+        await box.shell.run(LINGER, session="two")
+        assert (await environment.grade(box, End())).passed  # the server of the set-up still serves
+        assert [entry.name for entry in box.files.list()] == []
+
+
+async def test_on_a_desktop_it_only_stops_and_keeps_its_windows(tmp_path: Path) -> None:
+    task = task_file(
+        tmp_path,
+        "environment: {kind: desktop}\ntools: [shell]\nsetup: {launch: [[xterm]]}\n"
+        "graders: [{kind: command, run: 'rm -f late; sleep 0.3; ! ls late'}]\n",
+    )
+    environment = environment_for(task)
+    async with Sandbox.open(environment.sandbox_spec()) as box:
+        await environment.start(box)
+        windows = window_count(box.display.name)
+        await box.shell.run(f"{LINGER}; xterm &")
+        assert await wait_for_windows(box.display.name, windows + 1, 20, lambda: False)
+        grade = await environment.grade(box, End())
+        assert grade.passed, grade.reason
+        assert window_count(box.display.name) == windows + 1
+        states = await box.shell.run("ps -C xterm -o stat= | cut -c1")
+        assert states.output.split() == ["S", "T"]
 
 
 @pytest.mark.parametrize(
