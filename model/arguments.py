@@ -55,7 +55,7 @@ def coerce(value: Any, schema: Schema, root: Schema | None = None) -> Any:
 
 def typed(text: str, schema: Schema, root: Schema) -> Any:
     """The value a leaf's text stands for. What does not fit the schema stays text, for the tool to refuse."""
-    types = _types(schema, root)
+    types = types_of(schema, root)
     bare = text.strip()
     if "null" in types and bare == "null":
         return None
@@ -133,7 +133,7 @@ class _Reader:
     def element(self, name: str, schema: Schema, depth: int) -> Any:
         """Read the value of an element whose opening tag is behind, and its closing tag."""
         start = self.position
-        types = _types(schema, self.root)
+        types = types_of(schema, self.root)
         closing = next((t for t in _CLOSE.finditer(self.text, start) if t.group(1) == name), None)
         if closing is None:
             raise MalformedCall(f"the parameter {name!r} is not closed")
@@ -211,7 +211,7 @@ def _alternatives(schema: Any, root: Schema, followed: frozenset[str] = frozense
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in followed:
         followed |= {reference}
-        yield from _alternatives(_resolve(reference, root), root, followed)
+        yield from _alternatives(resolve(reference, root), root, followed)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(word), list):
             for inner in schema[word]:
@@ -219,7 +219,7 @@ def _alternatives(schema: Any, root: Schema, followed: frozenset[str] = frozense
     yield schema
 
 
-def _resolve(reference: str, root: Schema) -> Any:
+def resolve(reference: str, root: Schema) -> Any:
     """What a JSON pointer inside the root schema points to, or None."""
     if not reference.startswith("#"):
         return None
@@ -233,7 +233,7 @@ def _resolve(reference: str, root: Schema) -> Any:
 _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def _types(schema: Schema, root: Schema) -> set[str]:
+def types_of(schema: Schema, root: Schema) -> set[str]:
     """The JSON types a schema allows; empty if it does not say."""
     types: set[str] = set()
     for option in _alternatives(schema, root):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,14 +24,16 @@ from torch import Tensor
 
 from pilotfish.model import checkpoint
 from pilotfish.model.chat import ChatFormat
+from pilotfish.model.constraint import CallConstraint, CallConstraints
 from pilotfish.model.images import Media, clip_grid, clip_patches
 from pilotfish.model.m3 import M3
-from pilotfish.model.parser import AnswerParser
-from pilotfish.model.protocol import Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
+from pilotfish.model.parser import AnswerParser, Event
+from pilotfish.model.protocol import CallChunk, Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
 from pilotfish.model.sequence import Tokens, TokenSequence
+from pilotfish.model.stopping import StopFilter
 from pilotfish.model.text import AttentionKind
-from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
+from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, IncrementalDecoder, Tokenizer
 
 DTypeName = Literal["auto", "bfloat16", "float32"]
 Reason = Literal["end", "length", "time", "stop"]
@@ -69,6 +73,7 @@ class Engine:
         with _memory_named(f"the weights of {folder.name} on {chosen}", "choose a smaller checkpoint"):
             self.model, self.config = checkpoint.load(folder, chosen, pick_dtype(dtype, chosen))
         self._stop_ids, self._forbidden = self._token_roles()
+        self._constraints = CallConstraints(self.tokenizer, self._stop_ids)
         self.sequence = TokenSequence(
             self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention
         )
@@ -142,7 +147,18 @@ class Engine:
             return "time" if time.monotonic() >= deadline_s else None
 
         sampler = Sampler(
-            temperature=limits.temperature, top_p=limits.top_p, seed=limits.seed, forbidden=self._forbidden
+            temperature=limits.temperature,
+            top_p=limits.top_p,
+            top_k=limits.top_k,
+            min_p=limits.min_p,
+            seed=limits.seed,
+            forbidden=self._forbidden,
+        )
+        in_thinking = limits.thinking == "enabled"
+        constraint = (
+            self._constraints.start(tools, in_thinking=in_thinking, choice=limits.tool_choice)
+            if limits.constrained
+            else None
         )
         prompt = self.format.render(conversation, tools, limits.thinking)
         place_ids = (self.config.image_token_id, self.config.video_token_id)
@@ -162,51 +178,56 @@ class Engine:
                 lambda: cut_short() is not None,
             )
             read_s = time.perf_counter()
-            parser = AnswerParser(tools, starts_in_thinking=limits.thinking == "enabled")
+            answer = _Answer(
+                AnswerParser(tools, starts_in_thinking=in_thinking),
+                self.tokenizer.decoder(),
+                sampler,
+                constraint,
+                StopFilter(limits.stop),
+            )
             most = max(0, min(limits.max_tokens, room))
-            written, reason = yield from self._write(scores, sampler, parser, most, cut_short)
+            reason = yield from self._write(scores, answer, most, cut_short)
         vision_s = self.features.seconds
         yield EndChunk(
             reason,
             Usage(
                 input_tokens=len(tokens),
                 cached_tokens=cached,
-                output_tokens=written,
+                output_tokens=len(answer.logprobs),
                 vision_s=vision_s,
                 prefill_s=read_s - began_s - vision_s,
                 decode_s=time.perf_counter() - read_s,
             ),
-            tuple(parser.faults),
+            tuple(answer.parser.faults),
+            tuple(answer.logprobs) if limits.logprobs else None,
         )
 
     def _write(
         self,
         scores: Tensor | None,
-        sampler: Sampler,
-        parser: AnswerParser,
+        answer: _Answer,
         most: int,
         cut_short: Callable[[], Reason | None],
-    ) -> Generator[Chunk, None, tuple[int, Reason]]:
-        """Write an answer of at most `most` tokens; returns how many were written and why it ended."""
-        decoder = self.tokenizer.decoder()
-        written = 0
+    ) -> Generator[Chunk, None, Reason]:
+        """Write an answer of at most `most` tokens; returns why it ended."""
         reason = cut_short()
         while reason is None and scores is not None:
-            if written == most:
+            if len(answer.logprobs) == most:
                 reason = "length"
                 break
-            token = sampler.choose(scores)
-            written += 1
+            token = answer.choose(scores)
             if token in self._stop_ids:
                 reason = "end"
                 break
-            yield from parser.feed(decoder.feed(token))
-            if written < most:
+            yield from answer.read(token)
+            if answer.stops.found:
+                reason = "end"
+                break
+            if len(answer.logprobs) < most:
                 scores = self.sequence.append(token)
             reason = cut_short()
-        yield from parser.feed(decoder.close())
-        yield from parser.close()
-        return written, reason or "stop"
+        yield from answer.close()
+        return reason or "stop"
 
     def _token_roles(self) -> tuple[frozenset[int], list[int]]:
         """Ids that end an answer, and ids that are never written; raises ModelError if files disagree."""
@@ -232,6 +253,48 @@ class Engine:
             ends.add(config.text.eos_token_id)
         known = [tokenizer.markers[marker] for marker in MEDIA_TOKENS if marker in tokenizer.markers]
         return frozenset(ends), [*known, *range(tokenizer.vocab_size, vocab)]
+
+
+@dataclass
+class _Answer:
+    """One answer while it is written: how its tokens are chosen, and what they say."""
+
+    parser: AnswerParser
+    decoder: IncrementalDecoder
+    sampler: Sampler
+    constraint: CallConstraint | None
+    stops: StopFilter
+    logprobs: list[float] = field(default_factory=list)
+    _call_began: int | None = None
+    """How many tokens stood before the call being written."""
+
+    def choose(self, scores: Tensor) -> int:
+        """The next token."""
+        allowed = None if self.constraint is None else self.constraint.allowed(self.parser.in_code)
+        choice = self.sampler.choose(scores, allowed)
+        if self.constraint is not None:
+            self.constraint.take(choice.token)
+        self.logprobs.append(choice.logprob)
+        return choice.token
+
+    def read(self, token: int) -> Iterator[Chunk]:
+        """What became certain with a token."""
+        yield from self._marked(self.parser.feed(self.decoder.feed(token)))
+        if self._call_began is None and self.parser.in_call:
+            self._call_began = len(self.logprobs) - 1
+
+    def close(self) -> Iterator[Chunk]:
+        """What was still waiting when the answer ended."""
+        yield from self._marked([*self.parser.feed(self.decoder.close()), *self.parser.close()])
+        yield from self.stops.close()
+
+    def _marked(self, events: Sequence[Event]) -> Iterator[Chunk]:
+        for event in self.stops.filter(events):
+            if isinstance(event, CallChunk) and self._call_began is not None:
+                confidence = math.exp(math.fsum(self.logprobs[self._call_began :]))
+                self._call_began = len(self.logprobs)
+                event = replace(event, confidence=confidence)
+            yield event
 
 
 class Features:

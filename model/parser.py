@@ -103,6 +103,16 @@ class AnswerParser:
         self._calls = 0
         self._fresh_thinking = starts_in_thinking
 
+    @property
+    def in_code(self) -> bool:
+        """Whether the text so far ends inside code, where no call is read."""
+        return self._state is _State.CONTENT and self._marks.in_code
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the text so far ends inside a call, or a block of them."""
+        return self._state in (_State.BLOCK, _State.JSON)
+
     def feed(self, text: str) -> list[Event]:
         """Take more of the answer; return what has become certain."""
         # Long text goes in by slices, so that taking pieces off the buffer's front stays cheap.

@@ -78,14 +78,27 @@ class ToolSpec:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds and sampling for one answer. temperature 0 is greedy."""
+    """Bounds and sampling for one answer.
+
+    temperature: 0 is greedy. top_p, top_k, min_p: see `Sampler`; 1, 0 and 0 keep all tokens.
+    stop: texts that end the answer where one of them begins; it is not part of the answer.
+    tool_choice: "required" makes everything but thinking a call, "none" lets no call begin.
+    constrained: hold calls to the tools' schemas token by token, where a model can.
+    logprobs: give every token's log-probability at the end.
+    """
 
     max_tokens: int = 512
     max_seconds: float = 120.0
     temperature: float = 0.0
     top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
     seed: int | None = None
     thinking: Literal["enabled", "disabled", "adaptive"] = "disabled"
+    stop: tuple[str, ...] = ()
+    tool_choice: Literal["auto", "required", "none"] = "auto"
+    constrained: bool = True
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,10 @@ class TextChunk:
 
 @dataclass(frozen=True)
 class CallChunk:
+    """A call. confidence: the probability the model gave to its tokens, all together, where that is known."""
+
     call: ToolCall
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,11 +137,13 @@ class EndChunk:
 
     reason: end = the model ended its turn; length, time = a limit; stop = asked to.
     faults: one sentence for each call that could not be read, and so was not passed on.
+    logprobs: natural logarithm of the probability of each token written, if asked for and known.
     """
 
     reason: Literal["end", "length", "time", "stop"]
     usage: Usage = field(default_factory=Usage)
     faults: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] | None = None
 
 
 Chunk = ThinkingChunk | TextChunk | CallChunk | EndChunk

@@ -18,6 +18,7 @@ from pilotfish.model import checkpoint
 from pilotfish.model.engine import CPU_CHUNK, Engine, Features, cpu_threads, pick_device, pick_dtype
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import (
+    CallChunk,
     Chunk,
     Clip,
     EndChunk,
@@ -29,6 +30,7 @@ from pilotfish.model.protocol import (
     TextChunk,
     ThinkingChunk,
     ToolCall,
+    ToolSpec,
 )
 from pilotfish.model.tokenizer import IMAGE, THINK_END, THINK_START, TURN_END, TURN_START, Tokenizer
 
@@ -164,6 +166,69 @@ async def test_placeholders_are_never_written(speaker: Callable[..., Engine], to
     words = chain(tokenizer, THINK_END, "Hey", TURN_END)
     chunks = await answer(speaker(picture, picture, words), HELLO)
     assert text_of(chunks) == "Hey"
+
+
+async def ask(engine: Engine, limits: Limits, *tools: ToolSpec) -> list[Chunk]:
+    return [chunk async for chunk in engine.respond(HELLO, tools, stop=asyncio.Event(), limits=limits)]
+
+
+async def test_a_stop_string_ends_the_answer_where_it_begins(
+    speaker: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    engine = speaker(chain(tokenizer, THINK_END, "Hey wörld", TURN_END))
+    for stop, text in [("ö", "Hey w"), ("wör", "Hey "), ("Hey wörld!", "Hey wörld"), ("H", "")]:
+        chunks = await ask(engine, Limits(stop=(stop, "nowhere")))
+        assert text_of(chunks) == text
+        assert end_of(chunks).reason == "end"
+    with pytest.raises(ModelError, match="stop string"):
+        await ask(engine, Limits(stop=("",)))
+
+
+async def test_log_probabilities_come_on_request(
+    speaker: Callable[..., Engine], tokenizer: Tokenizer
+) -> None:
+    ids = chain(tokenizer, THINK_END, "Hey", TURN_END)
+    engine = speaker(ids)
+    assert end_of(await answer(engine, HELLO)).logprobs is None
+    end = end_of(await answer(engine, HELLO, logprobs=True))
+    assert end.logprobs is not None
+    assert len(end.logprobs) == end.usage.output_tokens
+    assert all(value <= 0 for value in end.logprobs)
+
+
+CLICK = ToolSpec(
+    "computer",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "action": {"enum": ["left_click", "wait"]},
+            "coordinate": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+        },
+        "required": ["action", "coordinate"],
+    },
+)
+
+
+async def test_noise_makes_calls_that_fit_their_schema(tiny_engine: Callable[..., Engine]) -> None:
+    """Random weights, a required call: whatever they say is a call that can be made."""
+    engine = tiny_engine()
+    made = 0
+    for seed in range(4):
+        limits = Limits(max_tokens=150, temperature=1.0, seed=seed, tool_choice="required")
+        chunks = await ask(engine, limits, CLICK)
+        for chunk in chunks:
+            if isinstance(chunk, CallChunk):
+                made += 1
+                assert chunk.call.arguments["action"] in ("left_click", "wait")
+                x, y = chunk.call.arguments["coordinate"]
+                assert isinstance(x, int)
+                assert isinstance(y, int)
+                assert chunk.confidence is not None
+                assert 0 <= chunk.confidence < 1
+        end = end_of(chunks)
+        assert end.reason == "length" or end.faults == ()
+    assert made > 0
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ def test_greedy_tokens_are_identical(pair: Pair) -> None:
     cache = Cache(pair.ours.config, 0, "cpu", torch.float32)
     ids, tokens = prompt, []
     for _ in range(64):
-        tokens.append(sampler.choose(pair.ours(ids, cache, last_only=True)[0, -1]))
+        tokens.append(sampler.choose(pair.ours(ids, cache, last_only=True)[0, -1]).token)
         ids = torch.tensor([tokens[-1:]])
     assert tokens == expected.tolist()
 

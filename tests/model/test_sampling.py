@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ SCORES = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
 
 
 def draw(sampler: Sampler, scores: torch.Tensor = SCORES, count: int = 400) -> Counter[int]:
-    return Counter(sampler.choose(scores) for _ in range(count))
+    return Counter(sampler.choose(scores).token for _ in range(count))
 
 
 def test_greedy_takes_the_best() -> None:
@@ -23,7 +24,7 @@ def test_greedy_takes_the_best() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_any_float_will_do(dtype: torch.dtype) -> None:
-    assert Sampler().choose(SCORES.to(dtype)) == 1
+    assert Sampler().choose(SCORES.to(dtype)).token == 1
 
 
 def test_scores_are_left_as_they_were() -> None:
@@ -35,7 +36,7 @@ def test_scores_are_left_as_they_were() -> None:
 def test_the_same_seed_gives_the_same_tokens() -> None:
     def tokens(seed: int | None) -> list[int]:
         sampler = Sampler(temperature=1.5, seed=seed)
-        return [sampler.choose(SCORES) for _ in range(50)]
+        return [sampler.choose(SCORES).token for _ in range(50)]
 
     assert tokens(7) == tokens(7)
     assert tokens(7) != tokens(8)
@@ -68,6 +69,31 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
     assert set(draw(Sampler(temperature=1.0, top_p=1e-9, seed=0))) == {1}
 
 
+def test_min_p_keeps_what_is_likely_enough_beside_the_best() -> None:
+    probabilities = SCORES.softmax(-1)
+    share = float(probabilities[3] / probabilities[1])
+    assert set(draw(Sampler(temperature=1.0, min_p=share + 1e-3, seed=0))) == {1}
+    assert set(draw(Sampler(temperature=1.0, min_p=share - 1e-3, seed=0))) == {1, 3}
+
+
+def test_only_allowed_tokens_come_and_those_beyond_the_mask_do_not() -> None:
+    allowed = np.array([True, False, False, True])
+    assert Sampler().choose(SCORES, allowed).token == 3
+    sampler = Sampler(temperature=5.0, seed=0)
+    assert {sampler.choose(SCORES, allowed).token for _ in range(200)} == {0, 3}
+    with pytest.raises(ModelError, match="may choose"):
+        Sampler().choose(SCORES, np.zeros(5, dtype=np.bool_))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 2.0])
+def test_a_choice_knows_how_likely_the_model_held_it(temperature: float) -> None:
+    expected = SCORES.double().log_softmax(-1)
+    sampler = Sampler(temperature=temperature, seed=0, forbidden=[1])
+    for _ in range(20):
+        choice = sampler.choose(SCORES, np.array([True, True, False, True, True]))
+        assert choice.logprob == pytest.approx(float(expected[choice.token]), abs=1e-5)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 3.0])
 def test_forbidden_tokens_never_come(temperature: float) -> None:
     sampler = Sampler(temperature=temperature, seed=0, forbidden=[1, 3, 3, 900])
@@ -98,6 +124,8 @@ def test_nothing_to_choose_is_refused() -> None:
         {"top_p": 1.1},
         {"top_p": float("nan")},
         {"top_k": -1},
+        {"min_p": -0.1},
+        {"min_p": float("nan")},
     ],
 )
 def test_impossible_settings_are_named(settings: dict[str, float]) -> None:
