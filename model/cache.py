@@ -1,85 +1,95 @@
 """What a sequence remembers: keys and values of every layer, and the index keys of the sparse ones.
 
-Whatever happens to one happens to the others: extend, truncate, fork.
+They lie in pages of a pool that sequences share. Whatever happens to one kind happens to the others: extend,
+truncate, fork.
 """
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import Tensor
 
-from pilotfish.model.config import M3Config
+from pilotfish.model.pages import PagePool
 
 
 class Cache:
-    """Keys and values [1, G, N, D] and index keys [1, N, Di] of one sequence, grown in doubling steps.
+    """The pages of one sequence, in order. It gives its pages back when it is no longer used.
 
-    `length` is the number of tokens every layer holds; a forward pass writes behind it and then advances it
-    once.
+    `length` is the number of tokens every layer holds; a forward pass reserves room, writes behind them and
+    then advances it once. Consecutive pages are read in place; others are joined for each reading.
     """
 
-    def __init__(self, config: M3Config, capacity: int, device: torch.device | str, dtype: torch.dtype):
-        self.config, self.device, self.dtype = config, torch.device(device), dtype
-        self.length = 0
-        self._capacity = 0
-        t = config.text
-        self._keys = [self._empty(t.num_key_value_heads, 0, t.head_dim) for _ in t.sparse_layers]
-        self._values = [self._empty(t.num_key_value_heads, 0, t.head_dim) for _ in t.sparse_layers]
-        self._index = [self._empty(0, t.index_dim) if sparse else None for sparse in t.sparse_layers]
-        self.reserve(capacity)
+    def __init__(self, pool: PagePool):
+        self.pool, self.length = pool, 0
+        self._pages: list[int] = []
+        self._runs: list[tuple[int, int]] = []  # rows of the buffers, [first, end), in the order of tokens
+        weakref.finalize(self, pool.drop, self._pages)
 
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(1, *shape, device=self.device, dtype=self.dtype)
+    def __len__(self) -> int:
+        """Pages it holds, shared ones included."""
+        return len(self._pages)
 
     @property
     def capacity(self) -> int:
-        """Tokens that fit before the buffers must grow."""
-        return self._capacity
+        """Tokens that fit into the pages it holds."""
+        return len(self._pages) * self.pool.block
 
     @property
-    def bytes(self) -> int:
-        """Memory the buffers hold."""
-        buffers = [*self._keys, *self._values, *(x for x in self._index if x is not None)]
-        return sum(x.numel() * x.element_size() for x in buffers)
+    def in_one_run(self) -> bool:
+        """Whether its pages are consecutive, so that nothing is copied to read them."""
+        return len(self._runs) <= 1
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` in all; what is there stays."""
-        if tokens <= self._capacity:
-            return
-        block = self.config.text.block_size
-        capacity = -(-max(tokens, 2 * self._capacity) // block) * block
-        # Buffer by buffer, the capacity last: memory peaks low, and running out of it leaves a sound cache.
-        for layer, index in enumerate(self._index):
-            self._keys[layer] = self._grown(self._keys[layer], 2, capacity)
-            self._values[layer] = self._grown(self._values[layer], 2, capacity)
-            self._index[layer] = None if index is None else self._grown(index, 1, capacity)
-        self._capacity = capacity
+        """Hold pages of its own for all that follows its tokens, up to `tokens` in all.
 
-    def _grown(self, old: Tensor, dim: int, capacity: int) -> Tensor:
-        shape = list(old.shape)
-        shape[dim] = capacity
-        new = torch.empty(shape, device=self.device, dtype=self.dtype)
-        new.narrow(dim, 0, self.length).copy_(old.narrow(dim, 0, self.length))
-        return new
+        Raises ModelError when memory allows no more pages; what is there stays.
+        """
+        pool, last = self.pool, self.length // self.pool.block
+        if self.length % pool.block and pool.is_shared(self._pages[last]):
+            (page,) = pool.take(1, self._pages[last - 1] if last else -1)
+            pool.copy(self._pages[last], page)
+            pool.release([self._pages[last]])
+            self._pages[last] = page
+            self._order()
+        more = pool.pages_for(tokens) - len(self._pages)
+        if more > 0:
+            self._pages += pool.take(more, self._pages[-1] if self._pages else -1)
+            self._order()
+
+    def settle(self, tokens: int) -> None:
+        """Reserve pages that are consecutive, moving it where need be; then reading costs no copy.
+
+        It shares no page after a move. Raises ModelError as `reserve` does.
+        """
+        self.reserve(tokens)
+        if self.in_one_run:
+            return
+        pages = self.pool.take(len(self._pages))
+        target, block = pages[0], self.pool.block
+        for first, end in self._runs:
+            self.pool.copy(first // block, target, (end - first) // block)
+            target += (end - first) // block
+        self.pool.release(self._pages)
+        self._pages[:] = pages
+        self._order()
+
+    def trim(self) -> None:
+        """Give back the pages behind the last token."""
+        needed = self.pool.pages_for(self.length)
+        if needed < len(self._pages):
+            self.pool.release(self._pages[needed:])
+            del self._pages[needed:]
+            self._order()
 
     def append(self, layer: int, k_BGTD: Tensor, v_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """Write the new keys and values of a layer; returns all of its keys and values [1, G, N, D]."""
-        end = self.length + k_BGTD.shape[2]
-        self.reserve(end)
-        self._keys[layer][:, :, self.length : end] = k_BGTD
-        self._values[layer][:, :, self.length : end] = v_BGTD
-        return self._keys[layer][:, :, :end], self._values[layer][:, :, :end]
+        return self._append(f"keys.{layer}", k_BGTD), self._append(f"values.{layer}", v_BGTD)
 
     def append_index(self, layer: int, k_BTD: Tensor) -> Tensor:
         """Write the new index keys of a sparse layer; returns all of them [1, N, Di]."""
-        buffer = self._index[layer]
-        assert buffer is not None, "index keys belong to sparse layers"
-        end = self.length + k_BTD.shape[1]
-        self.reserve(end)
-        buffer = self._index[layer]
-        assert buffer is not None
-        buffer[:, self.length : end] = k_BTD
-        return buffer[:, :end]
+        return self._append(f"index.{layer}", k_BTD)
 
     def advance(self, tokens: int) -> None:
         """Called once per forward pass, after every layer has written."""
@@ -89,13 +99,73 @@ class Cache:
         """Forget everything after the first `length` tokens."""
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate a cache of {self.length} tokens to {length}")
-        self.length = length
+        if length < self.length:
+            self.length = length
+            self.trim()
 
-    def fork(self) -> Cache:
-        """An independent copy."""
-        twin = Cache(self.config, 0, self.device, self.dtype)
-        twin.length, twin._capacity = self.length, self._capacity
-        twin._keys = [x.clone() for x in self._keys]
-        twin._values = [x.clone() for x in self._values]
-        twin._index = [None if x is None else x.clone() for x in self._index]
+    def fork(self, length: int | None = None) -> Cache:
+        """A cache of the first `length` tokens (None: of all) that goes its own way.
+
+        It shares the whole pages and copies the last, so that this one's pages stay consecutive.
+        """
+        length = self.length if length is None else length
+        whole = length // self.pool.block
+        twin = Cache(self.pool)
+        self.pool.hold(self._pages[:whole])
+        twin._pages += self._pages[:whole]
+        twin.length = whole * self.pool.block
+        twin._order()
+        if length > twin.length:
+            twin.reserve(length)
+            self.pool.copy(self._pages[whole], twin._pages[whole])
+            twin.length = length
         return twin
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All it holds, by the names of the pool's buffers: [1, G, N, D] or [1, N, Di] of `length` tokens."""
+        return {name: self._read(buffer, self.length) for name, buffer in self.pool.buffers.items()}
+
+    def fill(self, tensors: dict[str, Tensor]) -> None:
+        """Append what `tensors` of another cache gave."""
+        added = {x.shape[-2] for x in tensors.values()}
+        assert tensors.keys() == self.pool.buffers.keys()
+        assert len(added) == 1
+        self.reserve(self.length + min(added))
+        for name, new in tensors.items():
+            self._append(name, new)
+        self.advance(min(added))
+
+    def _append(self, name: str, new: Tensor) -> Tensor:
+        buffer, at, end = self.pool.buffers[name], 0, self.length + new.shape[-2]
+        assert end <= self.capacity, "room is reserved before a pass"
+        for first, last in self._rows(self.length, end):
+            buffer.narrow(-2, first, last - first).copy_(new.narrow(-2, at, last - first))
+            at += last - first
+        return self._read(buffer, end)
+
+    def _read(self, buffer: Tensor, tokens: int) -> Tensor:
+        parts = [buffer.narrow(-2, first, end - first) for first, end in self._rows(0, tokens)]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, dim=-2) if parts else buffer.narrow(-2, 0, 0)
+
+    def _rows(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The rows of the buffers that hold the tokens [start, end)."""
+        rows, token = [], 0
+        for first, last in self._runs:
+            low, high = max(start, token), min(end, token + last - first)
+            if low < high:
+                rows.append((first + low - token, first + high - token))
+            token += last - first
+        return rows
+
+    def _order(self) -> None:
+        """Find the runs anew, after the pages changed."""
+        block = self.pool.block
+        runs: list[tuple[int, int]] = []
+        for page in self._pages:
+            if runs and runs[-1][1] == page * block:
+                runs[-1] = (runs[-1][0], (page + 1) * block)
+            else:
+                runs.append((page * block, (page + 1) * block))
+        self._runs = runs

@@ -28,9 +28,10 @@ from pilotfish.model.constraint import CallConstraint, CallConstraints
 from pilotfish.model.images import Media, clip_grid, clip_patches
 from pilotfish.model.m3 import M3
 from pilotfish.model.parser import AnswerParser, Event
+from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import CallChunk, Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
-from pilotfish.model.sequence import Tokens, TokenSequence
+from pilotfish.model.sequence import Tokens
 from pilotfish.model.stopping import StopFilter
 from pilotfish.model.text import AttentionKind
 from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, IncrementalDecoder, Tokenizer
@@ -45,7 +46,7 @@ FEATURE_BYTES = 256 * 1024**2
 class Engine:
     """A checkpoint that answers conversations on this machine.
 
-    It keeps the last prompt's cache: a prompt that begins like the one before is computed from where it
+    It keeps the caches of the last prompts: a prompt that begins like one of them is computed from where it
     differs. Answers do not depend on that (see `sequence.py`). Answers are computed one at a time.
     """
 
@@ -74,9 +75,8 @@ class Engine:
             self.model, self.config = checkpoint.load(folder, chosen, pick_dtype(dtype, chosen))
         self._stop_ids, self._forbidden = self._token_roles()
         self._constraints = CallConstraints(self.tokenizer, self._stop_ids)
-        self.sequence = TokenSequence(
-            self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention
-        )
+        self.prefixes = Prefixes(self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention)
+        self.sequence = self.prefixes.new()
         self.features = Features(self.model)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
@@ -89,6 +89,10 @@ class Engine:
     def context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
         return self.config.text.max_position_embeddings
+
+    def bytes_for(self, tokens: int) -> int:
+        """Memory that the cache of a conversation of so many tokens takes."""
+        return self.prefixes.pool.bytes_for(tokens)
 
     async def respond(
         self,
@@ -169,9 +173,11 @@ class Engine:
                 f"The conversation has {len(tokens)} tokens and {self.name} reads at most "
                 f"{self.context - 1}; drop its oldest clips or start a new one."
             )
-        cached = self.sequence.reusable(tokens)
+        most = max(0, min(limits.max_tokens, room))
         began_s, self.features.seconds = time.perf_counter(), 0.0
         with _memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
+            self.sequence = self.prefixes.pick(tokens, most)
+            cached = self.sequence.length
             scores = self.sequence.extend(
                 tokens,
                 lambda number: self.features.of(tokens.spans[number].content, prompt.media[number]),
@@ -185,7 +191,6 @@ class Engine:
                 constraint,
                 StopFilter(limits.stop),
             )
-            most = max(0, min(limits.max_tokens, room))
             reason = yield from self._write(scores, answer, most, cut_short)
         vision_s = self.features.seconds
         yield EndChunk(

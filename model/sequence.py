@@ -5,6 +5,8 @@ last bits, so tokens are computed in chunks that start at multiples of one fixed
 are kept for the next prompt. A prompt then gives the same scores, bit for bit, whether its prefix was cached
 or not (on the same device, with the same number of threads); the price is to compute again the tokens behind
 the last whole chunk, the previous answer among them.
+
+A prompt that cannot fit into memory is refused before anything of it is computed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from torch import Tensor
 from pilotfish.model.cache import Cache
 from pilotfish.model.images import MERGE, Media, clip_grid, content_hash
 from pilotfish.model.m3 import M3
+from pilotfish.model.pages import PagePool
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.text import AttentionKind
 
@@ -85,10 +88,11 @@ class TokenSequence:
     chunk: tokens computed at once, and the step of what is kept between prompts.
     """
 
-    def __init__(self, model: M3, *, chunk: int, attention: AttentionKind = "sparse"):
-        weight = model.language_model.lm_head.weight
+    def __init__(
+        self, model: M3, *, chunk: int, attention: AttentionKind = "sparse", pool: PagePool | None = None
+    ):
         self.model, self.chunk, self.attention = model, chunk, attention
-        self.cache = Cache(model.config, 0, weight.device, weight.dtype)
+        self.cache = Cache(pool or pool_for(model))
         self.tokens = Tokens.lay_out((), (), ())
 
     @property
@@ -96,11 +100,15 @@ class TokenSequence:
         """Tokens the cache holds, appended ones included."""
         return self.cache.length
 
+    @property
+    def whole(self) -> int:
+        """Tokens of whole chunks: what other prompts may reuse of it."""
+        return min(len(self.tokens), self.cache.length) // self.chunk * self.chunk
+
     def reusable(self, tokens: Tokens) -> int:
         """How many leading tokens of a prompt would not be computed again."""
-        whole = min(len(self.tokens), self.cache.length)
         last = len(tokens) - 1  # its scores are always wanted
-        return min(whole, self.tokens.common(tokens), last) // self.chunk * self.chunk
+        return min(self.whole, self.tokens.common(tokens), last) // self.chunk * self.chunk
 
     @torch.no_grad()
     def extend(
@@ -115,7 +123,9 @@ class TokenSequence:
         cancelled: asked before every chunk; when it says so the chunks computed stay and None comes back.
         """
         assert len(tokens) > 0, "a prompt has at least one token"
+        self.cache.pool.refuse_beyond(len(tokens))
         self.truncate(self.reusable(tokens))
+        self.cache.reserve(len(tokens))
         scores: Tensor | None = None
         for start in range(self.length, len(tokens), self.chunk):
             if cancelled():
@@ -142,14 +152,21 @@ class TokenSequence:
         self.cache.truncate(length)
         self.tokens = self.tokens.cut(length)
 
-    def fork(self) -> TokenSequence:
-        """An independent copy that shares the weights."""
-        twin = TokenSequence(self.model, chunk=self.chunk, attention=self.attention)
-        twin.cache, twin.tokens = self.cache.fork(), self.tokens
+    def fork(self, length: int | None = None) -> TokenSequence:
+        """A sequence of the first `length` tokens (None: of all) that goes its own way, on shared pages."""
+        twin = TokenSequence(self.model, chunk=self.chunk, attention=self.attention, pool=self.cache.pool)
+        twin.cache = self.cache.fork(length)
+        twin.tokens = self.tokens.cut(twin.length)
         return twin
 
     def _ids(self, ids: npt.NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(ids)[None].to(self.cache.device)
+        return torch.from_numpy(ids)[None].to(self.cache.pool.device)
+
+
+def pool_for(model: M3, limit_bytes: int | None = None) -> PagePool:
+    """An empty pool of pages on the device and in the type of a model's weights."""
+    weight = model.language_model.lm_head.weight
+    return PagePool(model.config, weight.device, weight.dtype, limit_bytes)
 
 
 def _media_between(tokens: Tokens, start: int, end: int, features: Callable[[int], Tensor]) -> Tensor | None:

@@ -271,6 +271,8 @@ class TextModel(nn.Module):
         positions = torch.arange(start, start + T, device=x_BTE.device)
         rotary = text_rotary(positions, self.config.rotary_dim, self.config.rope_theta)
         batch = Batch.single(T, start + T, x_BTE.device)
+        if cache is not None:
+            cache.reserve(start + T)
         for layer in self.layers:
             x_BTE = layer(x_BTE, rotary, batch, cache, kind, index_loss)
         if cache is not None:

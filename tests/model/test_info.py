@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pilotfish.model.cache import Cache
 from pilotfish.model.config import M3Config
 from pilotfish.model.info import cache_bytes_per_token, describe
 from pilotfish.model.m3 import M3, count_parameters
+from pilotfish.model.pages import PagePool
 from pilotfish.model.protocol import ModelError
 
 
@@ -103,8 +103,10 @@ def test_a_checkpoint_is_described(tiny_folder: Path, tiny_config: Callable[...,
 
 def test_the_cache_is_as_large_as_described(tiny_config: Callable[..., M3Config]) -> None:
     config = tiny_config()
-    cache = Cache(config, 1024, "cpu", torch.bfloat16)
-    assert cache.bytes == 1024 * cache_bytes_per_token(config)
+    pool = PagePool(config, "cpu", torch.bfloat16)
+    assert pool.bytes_for(1024) == 1024 * cache_bytes_per_token(config)
+    pool.take(64)
+    assert pool.bytes == sum(x.nbytes for x in pool.buffers.values()) == pool.bytes_for(1024)
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

@@ -14,20 +14,21 @@ import resource, torch
 from pilotfish.kernels.layer import selected_attention
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.reference import dense_attention
-from pilotfish.model.cache import Cache
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
+from pilotfish.model.pages import PagePool
 
 torch.set_num_threads(2)
 config = M3Config.from_folder(checkpoint.find_folder("nano"))
 c, T, N = config.text, 256, 131_072
-cache = Cache(config, N, "cpu", torch.bfloat16)
-for x in (*cache._keys, *cache._values, *(x for x in cache._index if x is not None)):
+pool = PagePool(config, "cpu", torch.bfloat16)
+pool.take(pool.pages_for(N))
+for x in pool.buffers.values():
     x.fill_(0.5)
 q, qi = (torch.randn(1, h, T, w).bfloat16() for h, w in
          ((c.num_attention_heads, c.head_dim), (c.index_heads, c.index_dim)))
 layer = c.sparse_layers.index(True)
-keys, values, index = cache._keys[layer], cache._values[layer], cache._index[layer]
+keys, values, index = (pool.buffers[f"{kind}.{layer}"] for kind in ("keys", "values", "index"))
 dense_attention(q, keys, values, N - T, 0.125)
 selected_attention(q, keys, values, qi, index, Batch.single(T, N, "cpu"), block=c.block_size,
                    topk=c.topk_blocks, scale=0.125)

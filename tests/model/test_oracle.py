@@ -21,6 +21,7 @@ from pilotfish.model.cache import Cache
 from pilotfish.model.layers import text_rotary
 from pilotfish.model.m3 import M3
 from pilotfish.model.sampling import Sampler
+from pilotfish.model.sequence import pool_for
 
 IMAGE_ID, VIDEO_ID, EOS = 500, 501, 2
 TOLERANCE = 1e-5
@@ -157,7 +158,7 @@ def test_vision_features_depend_on_time_rows_and_columns(pair: Pair) -> None:
 def test_cached_prefill_in_chunks(pair: Pair, chunk: int) -> None:
     ids = random_ids(pair.budget + 40, seed=chunk)[:, -130:]
     expected = pair.theirs(input_ids=ids).logits
-    cache = Cache(pair.ours.config, 0, "cpu", torch.float32)
+    cache = Cache(pool_for(pair.ours))
     parts = [pair.ours(part, cache) for part in ids.split(chunk, dim=1)]
     assert cache.length == ids.shape[1]
     assert difference(expected, torch.cat(parts, dim=1)) < TOLERANCE
@@ -178,7 +179,7 @@ def test_greedy_tokens_are_identical(pair: Pair) -> None:
         input_ids=prompt, max_new_tokens=64, do_sample=False, suppress_tokens=banned
     )[0, prompt.shape[1] :]
     sampler = Sampler(forbidden=banned)
-    cache = Cache(pair.ours.config, 0, "cpu", torch.float32)
+    cache = Cache(pool_for(pair.ours))
     ids, tokens = prompt, []
     for _ in range(64):
         tokens.append(sampler.choose(pair.ours(ids, cache, last_only=True)[0, -1]).token)
