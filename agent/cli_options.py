@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help="nano (ships with pilotfish), a checkpoint folder, or solution (plays the task's own)."
+        help="nano (ships with pilotfish), a checkpoint folder, openai:URL#NAME (a server's model), or "
+        "solution (plays the task's own)."
     ),
 ]
 Attention = Annotated[

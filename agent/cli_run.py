@@ -99,6 +99,8 @@ def run(
 
       pilotfish run my-task.yaml --model ~/models/MiniMax-M3
 
+      pilotfish run my-task.yaml --model openai:http://127.0.0.1:8000/v1#MiniMaxAI/MiniMax-M3
+
       pilotfish run --instruction "Mend the failing test." --workspace ~/project
 
       pilotfish run --instruction "Read the manual at example.com." --allow-host example.com:443

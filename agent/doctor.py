@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pilotfish.agent.models import SERVED, served_model
 from pilotfish.agent.settings import Settings
 from pilotfish.sandbox import Piece, check
 
@@ -25,7 +26,7 @@ def examine(settings: Settings) -> list[Piece]:
         _gpu(),
         *check(),
         *_display(),
-        _checkpoint(settings),
+        model_piece(settings),
         _pages(),
         _record_dir(settings.record_dir),
     ]
@@ -77,9 +78,12 @@ def _display() -> Iterator[Piece]:
         yield Piece("display", False, "the sandbox cannot show one", str(error))
 
 
-def _checkpoint(settings: Settings) -> Piece:
+def model_piece(settings: Settings) -> Piece:
+    """What answers: the checkpoint, which is not loaded, or the server, which is asked what it has."""
     if settings.model == "solution":
         return Piece("checkpoint", True, "none needed: the model is a task's own solution")
+    if settings.model.startswith(SERVED):
+        return _server(settings)
     from pilotfish.model.checkpoint import find_folder
     from pilotfish.model.info import describe
     from pilotfish.model.protocol import ModelError
@@ -90,6 +94,22 @@ def _checkpoint(settings: Settings) -> Piece:
     except ModelError as error:
         return Piece("checkpoint", False, str(folder), str(error))
     return Piece("checkpoint", True, str(folder))
+
+
+def _server(settings: Settings) -> Piece:
+    """Whether the server that answers for the model can be reached and lists it."""
+    import asyncio
+
+    from pilotfish.model.protocol import ModelError
+
+    try:
+        model = served_model(settings)
+        listed = asyncio.run(model.server.models())
+    except ModelError as error:
+        return Piece("model server", False, settings.model, str(error))
+    names = ", ".join(listed[:5])
+    mend = f"choose one of {names}" if names else "load a model there"
+    return Piece("model server", model.name in listed, f"{model.name} at {model.server.url}", mend)
 
 
 def _pages() -> Piece:

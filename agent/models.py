@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Model, ModelError
 from pilotfish.tasks.format import Task
 
+if TYPE_CHECKING:
+    from pilotfish.model.remote import RemoteModel
+
 ModelFor = Callable[[Task | None], Model]
 """The model that plays a task; None is an instruction without a task file."""
+
+SERVED = "openai:"
+"""How the names of models begin that a server answers for."""
+KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
 def open_model(settings: Settings) -> ModelFor:
@@ -21,6 +31,9 @@ def open_model(settings: Settings) -> ModelFor:
     """
     if settings.model == "solution":
         return _solution
+    if settings.model.startswith(SERVED):
+        remote = served_model(settings)
+        return lambda task: remote
     if difflib.get_close_matches(settings.model, ["solution"]) and not Path(settings.model).exists():
         raise ModelError(f"there is no model {settings.model!r}; the nearest is 'solution'.")
     from pilotfish.model.engine import Engine
@@ -37,6 +50,63 @@ def _solution(task: Task | None) -> Model:
     return solution_model(task)
 
 
+def served_model(settings: Settings) -> RemoteModel:
+    """The model of a server that `settings.model` names. Raises `ModelError` for a name, URL or key that
+    cannot be used; the server itself is not asked.
+    """
+    from pilotfish.model.remote import RemoteModel
+    from pilotfish.model.remote_http import Patience, check_url
+
+    server = settings.server
+    url, name = _address(settings.model)
+    url = url or server.url or os.environ.get(URL_VARIABLE) or ""
+    if not url:
+        raise ModelError(
+            f"The model {settings.model!r} has no server; write {SERVED}URL#NAME, or set server.url or the "
+            f"variable {URL_VARIABLE}."
+        )
+    url = check_url(url)
+    if not name:
+        raise ModelError(
+            f"The model {settings.model!r} has no name; write {SERVED}URL#NAME with one that the server has."
+        )
+    return RemoteModel(
+        url,
+        name,
+        key=_key(settings, url),
+        clips=server.clips,
+        patience=Patience(server.connect_s, server.first_byte_s, server.piece_s, server.retries),
+        extra=server.extra,
+    )
+
+
+def _address(model: str) -> tuple[str, str]:
+    """The URL, which may be empty, and the name in `openai:NAME` or `openai:URL#NAME`."""
+    address = model.removeprefix(SERVED)
+    if "://" not in address.partition("#")[0]:
+        return "", address
+    url, _, name = address.partition("#")
+    return url, name
+
+
+def _key(settings: Settings, url: str) -> str | None:
+    """The key for a server, if there is one. The common variable's key may be meant for someone else, so it
+    does not leave this machine unencrypted.
+    """
+    variable = settings.server.key_variable
+    if variable is not None:
+        if variable and variable not in os.environ:
+            raise ModelError(f"The variable {variable} that server.key_variable names is not set; set it.")
+        return os.environ.get(variable)
+    parts = urlsplit(url)
+    here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return os.environ.get(KEY_VARIABLE) if here or parts.scheme == "https" else None
+
+
 def model_name(settings: Settings) -> str:
-    """What reports call the model: `nano`, `solution`, or the name of the checkpoint's folder."""
+    """What reports call the model: `nano`, `solution`, a server's name for it, or that of the checkpoint's
+    folder.
+    """
+    if settings.model.startswith(SERVED):
+        return _address(settings.model)[1]
     return settings.model if settings.model in ("nano", "solution") else Path(settings.model).name

@@ -59,6 +59,31 @@ class SandboxLimits(BaseModel):
         )
 
 
+class ServerSettings(BaseModel):
+    """The server of models that are written `openai:...` (docs/model.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = None
+    """What `/chat/completions` is appended to; unset, what the variable OPENAI_BASE_URL says."""
+    key_variable: str | None = None
+    """The environment variable that holds the key. Unset, it is OPENAI_API_KEY, which is sent over https and
+    to this machine only.
+    """
+    clips: Literal["frames", "video"] = "frames"
+    """How clips are sent: as pictures, or as a video in vLLM's form."""
+    connect_s: float = Field(default=10.0, gt=0)
+    """Seconds to wait for a connection."""
+    first_byte_s: float = Field(default=90.0, gt=0)
+    """Seconds to wait for an answer to begin."""
+    piece_s: float = Field(default=60.0, gt=0)
+    """Seconds to wait for more of an answer."""
+    retries: int = Field(default=4, ge=0)
+    """How often a request is asked again of which no answer has begun."""
+    extra: dict[str, Any] = {}
+    """Fields to put into each request. They are in the log of a run: keep keys out."""
+
+
 class Settings(BaseSettings):
     """The settings of a run."""
 
@@ -67,8 +92,12 @@ class Settings(BaseSettings):
     )
 
     model: str = "nano"
-    """`nano` (the model that ships), the folder of a checkpoint, or `solution` (plays a task's reference
-    solution).
+    """`nano` (the model that ships), the folder of a checkpoint, `openai:NAME` or `openai:URL#NAME` (any
+    OpenAI-compatible server), or `solution` (plays a task's reference solution).
+    """
+    server: ServerSettings = ServerSettings()
+    """A table with any of `url`, `key_variable`, `clips`, `connect_s`, `first_byte_s`, `piece_s`, `retries`
+    and `extra`.
     """
     attention: Literal["sparse", "dense"] = "sparse"
     """`sparse` is M3's own attention; `dense` attends to every key, for comparison."""
@@ -140,7 +169,11 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "a setting"
         if first["type"] == "extra_forbidden":
-            tables: dict[str, type[BaseModel]] = {"rules": Rule, "limits": SandboxLimits}
+            tables: dict[str, type[BaseModel]] = {
+                "rules": Rule,
+                "limits": SandboxLimits,
+                "server": ServerSettings,
+            }
             known = ", ".join(sorted(tables.get(name.partition(".")[0], Settings).model_fields))
             raise SettingsError(f"There is no setting '{name}'; choose from {known}.") from None
         said = first["msg"].removeprefix("Input ")

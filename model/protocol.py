@@ -1,8 +1,7 @@
 """What the agent and a model say to each other.
 
-A `Model` takes an append-only conversation and streams back thinking, text and tool calls. Three
-implementations exist or are planned: the in-process engine, a remote server, and a scripted model for tests;
-the agent cannot tell them apart.
+A `Model` takes an append-only conversation and streams back thinking, text and tool calls. There are three:
+the in-process engine, a remote server, and a scripted model for tests; the agent cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -136,7 +135,8 @@ class EndChunk:
     """Always the last chunk.
 
     reason: end = the model ended its turn; length, time = a limit; stop = asked to.
-    faults: one sentence for each call that could not be read, and so was not passed on.
+    faults: one sentence for each call that could not be read, and so was not passed on, or for an answer that
+        broke off, of which no call was.
     logprobs: natural logarithm of the probability of each token written, if asked for and known.
     """
 
