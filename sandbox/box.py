@@ -247,14 +247,16 @@ class Sandbox:
         fds: Mapping[int, int] | None = None,
         own_sandbox: bool = False,
         vital: str | None = None,
+        keep: bool = False,
     ) -> Process:
         """Start a program inside and return when it runs (not when it ends).
 
         env is added to the sandbox's own; cwd is a path inside, /workspace by default; stdin is a descriptor
         or bytes (nothing by default); capture=False discards the output; fds hands over more descriptors,
         {number inside: descriptor here}; own_sandbox lets it make the namespaces that Chromium's own sandbox
-        needs; vital: what it is, if the sandbox is useless without it (see `trouble`), which spares it where
-        memory runs out. Raises `SandboxError` when it cannot be started.
+        needs; vital: what it is, if the sandbox is useless without it (see `trouble`); keep: spare it where
+        memory runs out, as what is vital is, and see when a signal holds it (`Process.is_stopped`). Raises
+        `SandboxError` when it cannot be started.
         """
         process = await start_process(
             self._running(),
@@ -266,7 +268,7 @@ class Sandbox:
             capture=capture,
             fds=fds,
             confine=not own_sandbox,
-            keep=vital is not None,
+            keep=keep or vital is not None,
         )
         if vital is not None:
             self._vitals.add(vital, process)
@@ -333,6 +335,7 @@ class Sandbox:
             self._gateway = await Gateway.start(
                 self.spec.network, self._folder.folder("network"), user, self.network_log
             )
+            self._vitals.add_outside("the network's proxy", self._gateway.proxy)
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups, self.spec.level == 3)
         network = self._gateway.socket if self._gateway else None

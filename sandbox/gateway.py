@@ -45,15 +45,19 @@ class _Box(Protocol):
         cwd: str | None = None,
         capture: bool = True,
         fds: Mapping[int, int] | None = None,
+        keep: bool = False,
     ) -> Process: ...
 
 
 class Gateway:
-    """The proxy of one sandbox and the relay to it. `socket` is the host path of what is shown inside."""
+    """The proxy of one sandbox, a process of the host, and the relay to it inside.
+
+    `socket` is the host path of what is shown inside.
+    """
 
     def __init__(self, proxy: asyncio.subprocess.Process, path: Path, log: NetworkLog) -> None:
         self.socket = path
-        self._proxy = proxy
+        self.proxy = proxy
         self._log = log
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._hearing = asyncio.ensure_future(self._hear())
@@ -103,26 +107,26 @@ class Gateway:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
-        assert self._proxy.stdin is not None
-        self._proxy.stdin.close()
+        assert self.proxy.stdin is not None
+        self.proxy.stdin.close()
         done, _ = await asyncio.wait([self._hearing], timeout=_END_S)
         if not done:
             with contextlib.suppress(ProcessLookupError):
-                self._proxy.kill()
+                self.proxy.kill()
         await self._hearing
-        await self._proxy.wait()
+        await self.proxy.wait()
 
     async def _hear(self) -> None:
-        assert self._proxy.stdout is not None
-        self._ready.set_result(bool(await self._proxy.stdout.readline()))
+        assert self.proxy.stdout is not None
+        self._ready.set_result(bool(await self.proxy.stdout.readline()))
         rest = b""
-        while data := await self._proxy.stdout.read(1 << 16):
+        while data := await self.proxy.stdout.read(1 << 16):
             *lines, rest = (rest + data).split(b"\n")
             self._log.add(lines)
             if not self._closing:
                 await asyncio.sleep(_BATCH_S)
         if not self._closing:
-            status = await self._proxy.wait()
+            status = await self.proxy.wait()
             self._log.trouble(
                 f"the network's proxy has ended (status {status}), so no host can be reached; "
                 "open a new sandbox."
@@ -137,7 +141,8 @@ class Gateway:
             if not box.is_open:
                 return
             if not said:
-                self._log.trouble("the network's relay was ended by a program inside, it is started again.")
+                how = "frozen" if relay.is_stopped else "ended"
+                self._log.trouble(f"the network's relay was {how} by a program inside, it is started again.")
             said = True
             pause = _PAUSE_S if loop.time() - began > _STEADY_S else min(2 * pause, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
@@ -153,10 +158,12 @@ class Gateway:
             try:
                 fds = {1: write, _RELAY_FD: script}
                 port = PROXY_URL.rpartition(":")[2]
-                relay = await box.run([*argv, INNER_NETWORK, port], cwd="/", capture=False, fds=fds)
+                argv += [INNER_NETWORK, port]
+                relay = await box.run(argv, cwd="/", capture=False, fds=fds, keep=True)
             finally:
                 os.close(write)
                 os.close(script)
+            relay.on_trouble(relay.kill_soon)  # one that is frozen; for another it comes too late
             if not await _says_ready(read):
                 await relay.kill()
                 raise SandboxError("the network's relay could not listen inside, end what has its port.")

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from pilotfish.sandbox.inside.processes import below, look_at, processes
+from pilotfish.sandbox.inside.processes import below, look_at, processes, send_signal
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.process import Process
 
 _LOOK_S = 0.5
 _AFTER_S = 0.3  # how much later than its cause the end of a part may be heard of
+
+
+class _Ended(Protocol):
+    @property
+    def returncode(self) -> int | None: ...
+
+
+class _OutsideProgram(_Ended, Protocol):
+    @property
+    def pid(self) -> int: ...
 
 
 class Vitals:
@@ -28,6 +40,12 @@ class Vitals:
         self.browser_driver: Callable[[], int | None] = lambda: None
         """The number inside of the program that has started Chromium; None while no Chromium runs."""
         self._watch: asyncio.Task[None] | None = None
+        self._outside: dict[str, _OutsideProgram] = {}
+        self._held: set[str] = set()
+
+    def add_outside(self, name: str, program: _OutsideProgram) -> None:
+        """A program beside the sandbox, on the host. One that is frozen is killed, as those inside are."""
+        self._outside[name] = program
 
     def watch_guest(self, link: Link, pid: int) -> None:
         """PID 1, by its number on the host. While it is frozen nothing inside can be reached or ended in
@@ -64,6 +82,19 @@ class Vitals:
         if self.trouble is None:
             self.trouble = sentence
 
+    def _look_outside(self) -> None:
+        """Tell of programs that have ended, or were stopped at two looks in a row."""
+        stopped = set()
+        for name, program in self._outside.items():
+            entry = look_at(program.pid) if program.returncode is None else None
+            if entry is not None and entry.is_stopped:
+                stopped.add(name)
+            if program.returncode is not None or name in stopped & self._held:
+                self._report(f"{name} of the sandbox {_state(program)}, open a new one.")
+            if name in stopped & self._held:
+                send_signal(program.pid, signal.SIGKILL)
+        self._held = stopped
+
     async def _look_at(self, link: Link, pid: int) -> None:
         """Two looks in a row, since a stop may last for a moment only."""
         held = browsers = 0
@@ -73,6 +104,7 @@ class Vitals:
             browsers = browsers + 1 if driver is not None and _holds_a_browser(pid, driver) else 0
             if browsers == 2:
                 self._report("the browser (Chromium) of the sandbox was frozen by a signal, open a new one.")
+            self._look_outside()
             entry = look_at(pid)
             held = held + 1 if entry is not None and entry.is_stopped else 0
             if held == 2 and link.is_open:
@@ -110,7 +142,7 @@ def _numbers(pid: int) -> list[int]:
     return []
 
 
-def _state(process: Process) -> str:
+def _state(process: _Ended) -> str:
     status = process.returncode
     if status is None:
         return "was frozen by a signal"

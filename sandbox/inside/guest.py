@@ -58,7 +58,8 @@ HIGH_FD = 256  # descriptors are parked from here on while they are moved to the
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 KILL_SECONDS = 10.0
-LOOK_SECONDS = 0.5  # between two looks at the programs that are to be kept
+LOOK_SECONDS = 0.5  # between two looks at whether runners and the programs that are to be kept are stopped
+SIGCONT = 18  # the same on x86-64 and aarch64
 
 
 def receive(control: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
@@ -144,15 +145,17 @@ class Guest:
     def seconds_left(self) -> float | None:
         """Until the next look at something."""
         looks = [self.watchdog.seconds_left()] if self.watchdog else []
-        if any(job.keep for job in self.jobs.values()):
+        if self.jobs:
             looks.append(max(0.0, self.next_look - time.monotonic()))
         return min(looks, default=None)
 
     def look_for_held(self) -> None:
-        """Tell of programs to be kept that were stopped at two looks in a row."""
+        """Tell of programs to be kept that were stopped at two looks in a row; continue stopped runners."""
         self.next_look = time.monotonic() + LOOK_SECONDS
         held = set()
-        for job in self.jobs.values():
+        for runner, job in self.jobs.items():
+            if (entry := processes.look_at(runner)) and entry.is_stopped:
+                processes.send_signal(runner, SIGCONT)
             if job.keep and job.main and (entry := processes.look_at(job.main)) and entry.is_stopped:
                 held.add(job.number)
         for number in held & self.held:

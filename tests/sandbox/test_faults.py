@@ -100,6 +100,13 @@ async def test_a_program_with_the_arguments_of_a_browser_is_none() -> None:
         assert box.trouble is None
 
 
+async def test_a_runner_that_a_program_freezes_goes_on() -> None:
+    async with Sandbox.open(SandboxSpec(desktop=False)) as box:
+        done = await box.run(["sh", "-c", "kill -STOP $PPID"])
+        assert await done.wait(20) == 0
+        assert box.trouble is None
+
+
 async def test_a_program_that_stops_itself_is_no_trouble() -> None:
     async with Sandbox.open(SandboxSpec(desktop=False)) as box:
         await box.run(["sh", "-c", "kill -STOP $$"])

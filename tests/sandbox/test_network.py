@@ -248,6 +248,36 @@ async def test_the_relay_killed_by_a_program_is_there_again(box: Sandbox) -> Non
     ]
 
 
+async def test_a_frozen_relay_is_started_again(server: ThreadingHTTPServer) -> None:
+    network = Network((f"ok.test:80=127.0.0.1:{server.server_address[1]}",))
+    async with Sandbox.open(SandboxSpec(desktop=False, network=network)) as own:
+        await output(own, "pkill -STOP -f /proc/self/fd/3.*3128")
+        deadline = time.monotonic() + 20
+        while "GET ok.test /again" not in await output(own, "curl -sS -m 1 http://ok.test/again"):
+            assert time.monotonic() < deadline
+        sentence = "the network's relay was frozen by a program inside, it is started again."
+        assert own.network_log.troubles == [sentence]
+        assert own.trouble is None
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [(signal.SIGSTOP, "was frozen by a signal"), (signal.SIGKILL, "was killed by signal 9")],
+)
+async def test_a_proxy_that_fails_is_told(server: ThreadingHTTPServer, number: int, what: str) -> None:
+    network = Network((f"ok.test:80=127.0.0.1:{server.server_address[1]}",))
+    before = proxies()
+    async with Sandbox.open(SandboxSpec(desktop=False, network=network)) as own:
+        ((pid, _),) = proxies() - before
+        os.kill(pid, number)
+        deadline = time.monotonic() + 20
+        while own.trouble is None:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        assert own.trouble == f"the network's proxy of the sandbox {what}, open a new one."
+        assert "proxy of this sandbox has ended" in await output(own, "curl -sS http://ok.test/")
+
+
 async def test_a_proxy_that_is_killed_lets_nothing_through(server: ThreadingHTTPServer) -> None:
     network = Network((f"ok.test:80=127.0.0.1:{server.server_address[1]}",))
     before = proxies()
