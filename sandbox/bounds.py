@@ -96,13 +96,11 @@ class Bounds:
         )
 
     def _sentence(self, kind: str, hits: Sequence[Hit]) -> str:
-        ended = [hit for hit in hits if hit.job] or hits
-        first, more = ended[0], len(ended) - 1
-        program = f"`{_safe(first.program)}`"
-        others = f" and {_counted(more, 'program')} more" if more else ""
+        first = hits[0]
         match kind:
             case "memory":
-                return self._memory(f"{program} ({first.size // _MIB} MiB){others}", "a watchdog")
+                sizes = [f"`{_safe(hit.program)}` ({hit.size // _MIB} MiB)" for hit in hits]
+                return self._memory(_listed(sizes), "a watchdog")
             case "processes":
                 return f"the sandbox's limit of {first.size} processes was reached: start fewer at a time"
             case "folder":
@@ -112,8 +110,12 @@ class Bounds:
                 what = f"the workspace may grow by {first.size // _MIB} MiB and has"
             case _:
                 what = f"the disk of the workspace has only {first.size // _MIB} MiB left"
-        result = f", so {program}{others} was ended" if first.job else ""
-        return f"{what}{result}: remove files that are not needed"
+        ended = list(dict.fromkeys(f"`{_safe(hit.program)}`" for hit in hits if hit.program))
+        if ended:
+            what += f", so {_listed(ended)} {'was' if len(ended) == 1 else 'were'} ended"
+        elif any(hit.job for hit in hits):
+            what += ", so the command was ended"
+        return f"{what}: remove files that are not needed"
 
     def _said(self, status: int | None, output: str, known: set[str]) -> Iterator[str]:
         """What the kernel keeps no count of, by how a failed command ended and what it said."""
@@ -136,6 +138,12 @@ class Bounds:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(words: Sequence[str]) -> str:
+    """`a`, `b` and `c`; of many the first three."""
+    *most, last = words if len(words) <= 3 else [*words[:3], "others"]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _safe(name: str) -> str:

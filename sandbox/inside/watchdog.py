@@ -267,23 +267,28 @@ class Watchdog:
 
     def end_writer(self, disk: Disk, units: Units, kind: str, size: int) -> bool:
         """End the unit that has written most since it was last noted; whether there was one."""
-        wrote: dict[tuple[int, int], int] = dict.fromkeys(units, 0)
-        for unit, members in units.items():
-            for entry in members:
-                wrote[unit] += written_by(entry) - self.written.get((entry.pid, entry.start), 0)
-        most = max(wrote, key=lambda unit: wrote[unit], default=None)
+        wrote = {unit: {entry: self.fresh_bytes(entry) for entry in units[unit]} for unit in units}
+        most = max(wrote, key=lambda unit: sum(wrote[unit].values()), default=None)
         ended = []
-        if most is not None and wrote[most] >= A_LOT:
+        if most is not None and sum(wrote[most].values()) >= A_LOT:
             ended = [most]
         elif changed_bytes(disk.folders, self.since_s) >= A_LOT:
             ended = list(units)  # it grows without being written, as by fallocate
         for unit in ended:
-            self.say(kind, unit[0], units[unit][0].name, size)
-            self.stop(units[unit])
+            doomed = self.doomed(units[unit])
+            writer = max(wrote[unit], key=lambda entry: wrote[unit][entry])
+            # A shell that only gives up its command is not named, nor is one that wrote nothing.
+            if writer in doomed or len(ended) == 1:
+                self.say(kind, unit[0], writer.name if writer in doomed else "", size)
+            self.kill(doomed)
         if not ended and not disk.told:
             self.say(kind, 0, "", size)
         disk.told = True
         return bool(ended)
+
+    def fresh_bytes(self, entry: Entry) -> int:
+        """What a process has written since that was last noted."""
+        return written_by(entry) - self.written.get((entry.pid, entry.start), 0)
 
     def look_at_counts(self, table: dict[int, Entry]) -> None:
         """Note folders that are full, and whether there are as many processes as there may be."""
@@ -301,22 +306,25 @@ class Watchdog:
         """Say that a unit will be killed; before it is, so that who hears of its end can have heard why."""
         self.tell(event="limit", kind=kind, job=job, program=program, size=size)
 
-    def stop(self, unit: list[Entry]) -> None:
-        """Kill what writes. A shell, whose loop it may be, first has a moment to give up its command."""
+    def doomed(self, unit: list[Entry]) -> list[Entry]:
+        """Who of what writes is to be killed. A shell, whose loop it may be, is first told to give up."""
         shells = {job.main for job in self.jobs.values() if job.keep}
         now = time.monotonic()
-        for member in [member for member in unit if member.parent in shells]:
-            name = (member.pid, member.start)
-            since = now - self.interrupted.get(name, 0.0)
-            if since > 2 * GIVE_UP_S:
-                self.interrupted[name] = now
-                try:
-                    posix.kill(member.pid, SIGINT)
-                except ProcessLookupError:  # it ended while the disk was looked at
-                    pass
-            if since > 2 * GIVE_UP_S or since < GIVE_UP_S:
-                unit.remove(member)
-        self.kill(unit)
+        doomed = []
+        for member in unit:
+            if member.parent in shells:
+                name = (member.pid, member.start)
+                since = now - self.interrupted.get(name, 0.0)
+                if since > 2 * GIVE_UP_S:
+                    self.interrupted[name] = now
+                    try:
+                        posix.kill(member.pid, SIGINT)
+                    except ProcessLookupError:  # it ended while the disk was looked at
+                        pass
+                if since > 2 * GIVE_UP_S or since < GIVE_UP_S:
+                    continue
+            doomed.append(member)
+        return doomed
 
     def kill(self, unit: list[Entry]) -> None:
         """Kill all of a unit, and count them no more."""

@@ -182,9 +182,22 @@ async def test_growth_of_the_workspace(tmp_path: Path) -> None:
         )
         assert (await box.shell.run("sleep 1; false")).limits == ()
         result = await said(box, "for i in $(seq 40); do head -c 20M /dev/zero > f$i; sleep 0.05; done")
-        assert result.limits[0].startswith("the workspace may grow by 200 MiB and has, so `")
+        assert result.limits[0].startswith(
+            "the workspace may grow by 200 MiB and has, so the command was ended: "
+        )
     assert sum(os.stat(entry).st_size for entry in os.scandir(tmp_path)) < 400 << 20  # noqa: PTH116
     os.unlink(f"{tmp_path}-other")  # noqa: PTH108
+
+
+async def test_the_program_that_filled_the_disk_is_named(tmp_path: Path) -> None:
+    spec = SandboxSpec(desktop=False, workspace=tmp_path, limits=Limits(disk_growth=200 << 20))
+    async with Sandbox.open(spec) as box:
+        dd = "dd if=/dev/zero of=all bs=1M count=2000 2>&1"
+        result = await said(box, f"sleep 60 & {dd} | tail -n1 | (sleep 30; cat)")
+        assert result.limits == [
+            "the workspace may grow by 200 MiB and has, so `dd` was ended: remove files that are not needed"
+        ]
+        assert "Running" in (await box.shell.run("rm all; jobs")).output
 
 
 async def test_it_works_while_this_process_computes(monkeypatch: pytest.MonkeyPatch) -> None:
