@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import socket
 import tempfile
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -35,29 +31,25 @@ from pilotfish.sandbox.files import Files
 from pilotfish.sandbox.framebuffer import Framebuffer
 from pilotfish.sandbox.gateway import Gateway
 from pilotfish.sandbox.hostdir import HostFolder
-from pilotfish.sandbox.inside.processes import end_below, look_at, send_signal
 from pilotfish.sandbox.janitor import Janitor
-from pilotfish.sandbox.launch import Launch, starter
-from pilotfish.sandbox.levels import meaning, without_level_3
+from pilotfish.sandbox.launch import starter
+from pilotfish.sandbox.levels import meaning
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.network import PROXY_URL, NetworkLog
-from pilotfish.sandbox.pieces import check_apart, find_chromium, need, start_trouble
+from pilotfish.sandbox.pieces import check_apart, find_chromium, need
 from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.shell import Shell
 from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
+from pilotfish.sandbox.supervisor import Supervisor
 from pilotfish.sandbox.vitals import Vitals
 
 T = TypeVar("T")
 
 BOX_VARIABLE = "PILOTFISH_BOX"
-_START_SECONDS = 20.0
-_CLOSE_SECONDS = 1.5
-_FROZEN_SECONDS = 0.25  # between two looks whether what is to end is frozen
 _FORCE_SECONDS = 5.0
 _BROWSER_SECONDS = 5.0
 _OWN_PROCESSES = 16  # what the sandbox itself needs besides the programs
-_SWEEP_SECONDS = 15.0
 
 _ENV: Mapping[str, str] = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
@@ -105,12 +97,10 @@ class Sandbox:
         self._display: Display | None = None
         self._framebuffer: Framebuffer | None = None
         self._browser: Browser | None = None
-        self._link: Link | None = None
+        self._supervisor = Supervisor(spec.level, without_level_3=not spec.desktop)
         self._vitals = Vitals()
         self._shell: Shell | None = None
         self._gateway: Gateway | None = None
-        self._monitor: asyncio.subprocess.Process | None = None
-        self._inner_pid: int | None = None
         self._janitor: Janitor | None = None
         self._group: ControlGroup | None = None
         self._bounds = Bounds(spec.limits, spec.level, self.places, None)
@@ -306,6 +296,10 @@ class Sandbox:
             self._closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._closing)
 
+    @property
+    def _link(self) -> Link | None:
+        return self._supervisor.link
+
     def _running(self) -> Link:
         if self._link is None:
             raise SandboxError("the sandbox is not running, open a new one.")
@@ -340,7 +334,9 @@ class Sandbox:
         self._janitor = await Janitor.hire(self._folder.path, display, groups, self.spec.level == 3)
         network = self._gateway.socket if self._gateway else None
         mounts = Mounts(self.workspace, sockets, screen, chromium, self.spec.read_only, made, network, driver)
-        await self._start_guest(mounts)
+        supervisor = self._supervisor
+        await supervisor.start(lambda *fds: self._starter.launch(mounts, *fds), self._group, self._janitor)
+        self._vitals.watch_guest(self._running(), supervisor.inner_pid or supervisor.outer_pid)
         if self._gateway is not None:
             await self._gateway.start_relay(self)
         limits, workspace = _rlimits(self.spec.limits), str(self.places.workspace)
@@ -357,56 +353,6 @@ class Sandbox:
                 screen, self.spec.width, self.spec.height, lambda: self.is_open and server.is_running
             )
 
-    async def _start_guest(self, mounts: Mounts) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        status_read, status_write = os.pipe()
-        launch: Launch | None = None
-        try:
-            launch = self._starter.launch(mounts, theirs.fileno(), status_write)
-            self._monitor = await asyncio.create_subprocess_exec(
-                *(self._group.entering(launch.argv) if self._group else launch.argv),
-                pass_fds=[theirs.fileno(), status_write, *launch.fds],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                env={},
-                start_new_session=True,  # a Ctrl-C in the terminal is for us; we close the sandbox in order
-            )
-            theirs.close()
-            os.close(status_write)
-            status_write = -1
-            if self._janitor is not None:
-                await self._janitor.watch(self._monitor.pid)
-            self._link = Link(ours)
-            await self._until_ready(self._link, self._monitor)
-            self._inner_pid = _inner_pid(status_read)
-            self._vitals.watch_guest(self._link, self._inner_pid or self._monitor.pid)
-        except BaseException:
-            if self._link is None:
-                ours.close()
-            raise
-        finally:
-            if launch is not None:
-                launch.close()
-            theirs.close()
-            os.close(status_read)
-            if status_write >= 0:
-                os.close(status_write)
-
-    async def _until_ready(self, link: Link, monitor: asyncio.subprocess.Process) -> None:
-        assert monitor.stderr is not None
-        try:
-            await asyncio.wait_for(asyncio.shield(link.ready), _START_SECONDS)
-        except TimeoutError:
-            raise SandboxError(
-                f"the sandbox was not ready after {_START_SECONDS:.0f} s, the machine may be overloaded: "
-                "try again."
-            ) from None
-        except SandboxError:
-            said = await asyncio.wait_for(monitor.stderr.read(), _START_SECONDS)
-            trouble = start_trouble(said.decode("utf-8", "replace"))
-            raise (trouble if self.spec.desktop else without_level_3(trouble)) from None
-
     async def _close(self) -> None:
         """Every step is taken even when another fails; the stack runs them from the last to the first."""
         async with contextlib.AsyncExitStack() as steps:
@@ -418,10 +364,7 @@ class Sandbox:
             steps.callback(self.files.close)
             if self._browser is not None:
                 steps.push_async_callback(_within, _BROWSER_SECONDS, self._browser.close)
-            if self._monitor is not None:
-                steps.push_async_callback(self._end_monitor, self._monitor)
-            if self._link is not None:
-                steps.callback(self._link.close)  # the guest ends at this end of file, and all others with it
+            steps.push_async_callback(self._supervisor.end)
             steps.callback(self._vitals.close)
 
     def _remove(self) -> None:
@@ -431,37 +374,12 @@ class Sandbox:
         finally:
             self._folder.remove()
 
-    async def _end_monitor(self, monitor: asyncio.subprocess.Process) -> None:
-        """The guest has been told to end; see that it does, also when it is frozen."""
-        # Below level 3 the guest itself ends all programs, one by one.
-        deadline = time.monotonic() + (_CLOSE_SECONDS if self.spec.level == 3 else _SWEEP_SECONDS)
-        while not _is_stopped(monitor.pid) and (left := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(monitor.wait(), min(left, _FROZEN_SECONDS))
-                return
-        if self.spec.level != 3:
-            await asyncio.to_thread(end_below, monitor.pid, _FORCE_SECONDS)
-        elif self._inner_pid is not None:
-            # First the inner PID 1, so that bubblewrap still is there to collect it.
-            send_signal(self._inner_pid, signal.SIGKILL)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(monitor.wait(), _FROZEN_SECONDS)
-        # Without a PID 1, a half of bubblewrap may wait for the other for ever; both are in one group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(monitor.pid, signal.SIGKILL)
-        await _within(_FORCE_SECONDS, monitor.wait)
-
 
 def _no_room(error: OSError) -> SandboxError:
     return SandboxError(
         f"the sandbox could not write its own files in {tempfile.gettempdir()!r} ({error.strerror}), free "
         "some space there or set TMPDIR to another folder."
     )
-
-
-def _is_stopped(pid: int) -> bool:
-    entry = look_at(pid)
-    return entry is not None and entry.is_stopped
 
 
 async def _within(seconds: float, step: Callable[[], Awaitable[object]]) -> None:
@@ -483,14 +401,6 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         # 1, not 0: neither writes a file, but 0 would still feed a core_pattern that is a program.
         "RLIMIT_CORE": 1,
     }
-
-
-def _inner_pid(status_fd: int) -> int | None:
-    """The host's number of the sandbox's PID 1, from bubblewrap's status messages."""
-    for line in os.read(status_fd, 4096).splitlines():
-        with contextlib.suppress(ValueError, KeyError):
-            return int(json.loads(line)["child-pid"])
-    return None
 
 
 async def _on_files(work: Callable[[Callable[[], None]], T]) -> T:

@@ -78,8 +78,8 @@ async def test_pid_1_that_fails_ends_the_episode(
     shell_task: Task, open_episode: Open, tmp_path: Path, number: signal.Signals
 ) -> None:
     async def play(conversation: object, tools: object) -> Message:
-        assert episode.box._inner_pid is not None
-        asyncio.get_running_loop().call_later(0.2, os.kill, episode.box._inner_pid, number)
+        assert episode.box._supervisor.inner_pid is not None
+        asyncio.get_running_loop().call_later(0.2, os.kill, episode.box._supervisor.inner_pid, number)
         return turn(call("shell", command="sleep 60", id="a"))
 
     began = programs_of(os.getpid())

@@ -41,8 +41,8 @@ def groups_of(box: Sandbox) -> list[str]:
 
 PARTS: dict[str, Callable[[Sandbox], int | None]] = {
     "janitor": lambda box: box._janitor._process.pid if box._janitor else None,
-    "monitor": lambda box: box._monitor.pid if box._monitor else None,
-    "PID 1": lambda box: box._inner_pid,
+    "monitor": lambda box: box._supervisor.outer_pid,
+    "PID 1": lambda box: box._supervisor.inner_pid,
 }
 
 
@@ -77,8 +77,7 @@ async def test_closing_with_a_frozen_browser() -> None:
     box, tree = await with_programs(3, desktop=True)
     before = process_tree(os.getpid())
     await box.browser.open("data:text/html,hello")
-    assert box._monitor is not None
-    inside = process_tree(box._monitor.pid)
+    inside = process_tree(box._supervisor.outer_pid)
     tree |= process_tree(os.getpid()) - before
     assert len(inside) >= 10
     for pid, _ in inside:
@@ -106,7 +105,7 @@ async def test_a_supervisor_that_is_killed_takes_its_programs_along(level: Level
     box, tree = await with_programs(level)
     waiting = asyncio.ensure_future(box.shell.run("sleep 100"))
     await asyncio.sleep(0.1)
-    supervisor = box._inner_pid if level == 3 else PARTS["monitor"](box)
+    supervisor = box._supervisor.inner_pid if level == 3 else PARTS["monitor"](box)
     assert supervisor is not None
     os.kill(supervisor, signal.SIGKILL)
     with pytest.raises(SandboxError, match="the sandbox has ended, open a new one"):
@@ -147,7 +146,7 @@ async def test_no_program_outlives_supervisor_and_runners_at_level_2(monkeypatch
 async def test_a_frozen_supervisor_is_told_in_a_sentence(level: Level) -> None:
     box, tree = await with_programs(level)
     waiting = asyncio.ensure_future(box.shell.run("sleep 100"))
-    supervisor = box._inner_pid if level == 3 else PARTS["monitor"](box)
+    supervisor = box._supervisor.inner_pid if level == 3 else PARTS["monitor"](box)
     assert supervisor is not None
     assert box.trouble is None
     os.kill(supervisor, signal.SIGSTOP)

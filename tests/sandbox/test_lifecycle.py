@@ -181,8 +181,8 @@ async def test_the_guest_dying_ends_the_sandbox_with_a_sentence() -> None:
     async with Sandbox.open(SandboxSpec(desktop=False)) as box:
         waiting = asyncio.ensure_future(box.shell.run("sleep 100"))
         await asyncio.sleep(0.1)
-        assert box._inner_pid is not None
-        os.kill(box._inner_pid, signal.SIGKILL)
+        assert box._supervisor.inner_pid is not None
+        os.kill(box._supervisor.inner_pid, signal.SIGKILL)
         with pytest.raises(SandboxError, match="the sandbox has ended, open a new one"):
             await asyncio.wait_for(waiting, 10)
         assert not box.is_open
