@@ -1,7 +1,7 @@
 """Functions of the C library that Python has none for, called without ctypes.
 
-Importing ctypes takes more than half as long as starting Python, and every sandbox waits for that. So
-here is the little of it that is needed, on the part that is C. Loaded by `guest.py` inside, and by `idmap.py` outside.
+Importing ctypes takes more than half as long as starting Python, and every sandbox waits for that. So here is
+the little of it that is needed, on the part that is C. Loaded by PID 1, and outside by `idmap.py`.
 """
 
 from __future__ import annotations
