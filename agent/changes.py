@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.run import SNAPSHOTS, WORKSPACE
+from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
 from pilotfish.agent.safetext import visible
 from pilotfish.sandbox import Change, Diff, SandboxError, Snapshot, Snapshots
 from pilotfish.sandbox.review import bring_over

@@ -11,7 +11,20 @@ import typer
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
-Run = Annotated[Path, typer.Argument(help="The folder of a run, such as runs/20261129-120000-ab12cd.")]
+
+
+def _found(named: Path) -> Path:
+    from pilotfish.agent.run_folder import find_run
+
+    return find_run(named)
+
+
+Run = Annotated[
+    Path,
+    typer.Argument(
+        callback=_found, help="A run: its folder, or its id alone, such as 20261129-120000-ab12cd."
+    ),
+]
 
 
 class OutputError(Exception):

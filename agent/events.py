@@ -19,13 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from pilotfish.agent.safetext import all_encodable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 VERSION = 1
 EVENTS, FRAMES = "events.jsonl", "frames"
@@ -270,6 +272,8 @@ class FrameStore:
 
         Raises `LogError` when it cannot be written. A frame is whole or absent: it is renamed into place.
         """
+        import numpy as np
+
         frame = np.ascontiguousarray(frame)
         digest = hashlib.blake2b(frame.data, digest_size=16, person=b"%dx%d" % frame.shape[:2])
         name = digest.hexdigest()
@@ -299,6 +303,7 @@ class FrameStore:
 
     def get(self, name: str) -> npt.NDArray[np.uint8]:
         """A frame as uint8 RGB [height, width, 3]. Raises `LogError` when it is missing or damaged."""
+        import numpy as np
         from PIL import Image
 
         path = self.path(name)

@@ -17,6 +17,7 @@ from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing
+from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.stopping import Stop, stop_on_signals
@@ -30,8 +31,6 @@ from pilotfish.tools.registry import TOOLS
 
 DEMO_TASK, DEMO_SEED = "miniwob/login-user", 900_003
 """A page of five steps, with a seed that neither trains the model that ships nor measures it."""
-SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
-"""Folders of a run: what its workspace was before each call, and the workspace if it has no other."""
 OnEvent = Callable[[log.Event], None]
 JobFor = Callable[[Path, HostDesktop | None], Job]
 """Makes a job, given the run's folder and the user's own desktop if the run works there."""

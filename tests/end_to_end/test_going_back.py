@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pilotfish.agent import cli
 from pilotfish.agent import events as log
 from pilotfish.agent.changes import diff_lines
 from pilotfish.agent.keeping import may_write
@@ -30,7 +33,24 @@ from .conftest import call, turn
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 
 
-def pilotfish(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def pilotfish(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command, in this process: it starts in no time."""
+    output, errors, before = io.StringIO(), io.StringIO(), sys.argv
+    status: object = 0
+    sys.argv = ["pilotfish", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            cli.main()
+    except SystemExit as ended:
+        status = ended.code
+    finally:
+        sys.argv = before
+    assert isinstance(status, int)
+    return subprocess.CompletedProcess(["pilotfish"], status, output.getvalue(), errors.getvalue())
+
+
+def by_process(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command as people start it."""
     return subprocess.run(
         [*PILOTFISH, *map(str, arguments)],
         capture_output=True,
@@ -178,7 +198,7 @@ async def test_a_run_goes_on_when_nothing_can_be_kept(
 
 
 def test_a_run_folder_in_the_workspace_is_refused(project: Path) -> None:
-    done = pilotfish("run", "--instruction", "x", "--workspace", ".", "--json", cwd=project)
+    done = by_process("run", "--instruction", "x", "--workspace", ".", "--json", cwd=project)
     assert done.returncode == 2
     assert "choose another place with --record-dir" in json.loads(done.stdout)["error"]
     assert not (project / "runs").exists()
@@ -202,6 +222,31 @@ async def test_nobody_goes_back_under_a_run(project: Path, tmp_path: Path) -> No
         done = as_json("restore", run.folder)
     assert "is being written by another process" in done["error"]
     assert (project / "c.txt").exists()
+
+
+async def test_a_run_is_named_by_its_id_alone(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = await play(
+        Target(instruction="Work.", workspace=str(project)), tmp_path / "runs" / "r", SCRIPT[1:2]
+    )
+    by_id = by_process("snapshots", "r", "--json", cwd=tmp_path)
+    assert json.loads(by_id.stdout)["snapshots"][0]["label"] == "before step 1, edit"
+    monkeypatch.chdir(tmp_path)
+    assert as_json("replay", "r")["path"] == "runs/r/replay.html"
+    assert as_json("diff", run.folder)["changes"] == as_json("diff", "r")["changes"]
+    assert "the run r has finished" in as_json("resume", "r")["error"]
+    sentence = "There is no run '{}' (no events.jsonl in {}); {}."
+    lists = "`ls runs` lists the runs there are"
+    for command in ("snapshots", "diff", "restore", "apply", "replay", "resume"):
+        unknown = as_json(command, "x")
+        assert (unknown["status"], unknown["error"]) == (
+            1,
+            sentence.format("x", "x and none in runs/x", lists),
+        )
+    assert as_json("diff", "a/x")["error"] == sentence.format("a/x", "a/x", lists)
+    monkeypatch.chdir(project)
+    assert as_json("diff", "r")["error"].endswith("runs/r); no runs are in runs yet.")
 
 
 @pytest.mark.parametrize(

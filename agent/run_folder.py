@@ -1,0 +1,30 @@
+"""The folder of a run: what lies in it beside the log, and which one a person means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
+"""What the run's workspace was before each call, and the workspace if it has no other."""
+
+
+def find_run(named: Path) -> Path:
+    """The folder of a run that is named by its path, or by its bare id where new runs are made.
+
+    Raises `LogError`, which says what was looked for and how to list the runs.
+    """
+    from pilotfish.agent.events import EVENTS, LogError
+
+    if os.path.lexists(named / EVENTS):
+        return named
+    from pilotfish.agent.settings import load_settings
+
+    runs = load_settings({}).record_dir
+    looked = f"in {named}"
+    if str(named) == named.name:
+        if os.path.lexists(runs / named / EVENTS):
+            return runs / named
+        looked += f" and none in {runs / named}"
+    mend = f"`ls {runs}` lists the runs there are" if runs.is_dir() else f"no runs are in {runs} yet"
+    raise LogError(f"There is no run '{named}' (no {EVENTS} {looked}); {mend}.")
