@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
-from pilotfish.agent.safetext import visible
+from pilotfish.agent.safetext import counted, visible
 from pilotfish.sandbox import Change, Diff, SandboxError, Snapshot, Snapshots
-from pilotfish.sandbox.review import bring_over
+from pilotfish.sandbox.review import AS_IT_WAS, bring_over
 
 _LISTED = 200
+_CACHES = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+"""Folders that programs fill by themselves: counted, not listed."""
+_NAMED = 10
 _KEPT = "before it was restored"
 
 
@@ -36,6 +40,10 @@ class Changes:
         """The snapshots there are, oldest first."""
         return self._kept.all()
 
+    def damaged(self) -> list[str]:
+        """A sentence on each one that cannot be read."""
+        return self._kept.damaged()
+
     def remove(self, which: str) -> None:
         """Forget one snapshot, or `all`."""
         if which == "all":
@@ -45,26 +53,54 @@ class Changes:
 
     def diff(self, before: str | None, after: str | None) -> Diff:
         """What changed, from the first snapshot to now unless others are named."""
-        return self._kept.diff(before or self._first(), after, text=True)
+        found = self._kept.diff(before or self._first(), after, text=True)
+        if self._reviewed is None:
+            return found
+        # What cannot be kept was never in the copy.
+        told = (one for one in found.changes if one.how != "removed" or one.before.kind != "other")  # type: ignore[union-attr]
+        return replace(found, changes=tuple(told))
 
     def restore(self, snapshot: str | None) -> dict[str, Any]:
         """Bring a snapshot, or the first one, back to the folder it was taken of.
 
-        What is there now is kept as a snapshot before.
+        What is there now is kept as a snapshot before; what a person changes after that stays.
         """
         snapshot = snapshot or self._first()
-        kept = Snapshots(Path(self._kept.find(snapshot).of), self._store)
+        folder = self._folder_of(self._kept.find(snapshot))
+        kept = Snapshots(folder, self._store)
         with log.EventLog(self._run.folder):  # nobody goes on working there meanwhile
-            before = kept.take(_KEPT)
-            done = kept.restore(snapshot)
+            before: str | None = kept.take(_KEPT, needed=[snapshot])
+            done = kept.restore(snapshot, since=before)
+            if before and not done.changed and not done.problems:
+                kept.remove(before)
+                before = None
         return {
             "run": self._run.started.run,
             "snapshot": snapshot,
-            "folder": kept.find(snapshot).of,
+            "folder": str(folder),
             "changed": done.changed,
+            "done": [{"path": path, "how": how} for path, how in sorted(done.done)],
             "before": before,
             "problems": list(done.problems),
         }
+
+    def _folder_of(self, snapshot: Snapshot) -> Path:
+        """Where a snapshot belongs: the run's own workspace moves with the run, a folder of the user's stays.
+
+        Raises `SandboxError` when the user's folder is another one by now.
+        """
+        folder = self._reviewed or self.workspace
+        if self._reviewed is not None:
+            if snapshot.of not in {one.of for one in self._kept.all() if one.label == AS_IT_WAS}:
+                return self.workspace
+        elif folder == self._run.folder / WORKSPACE:
+            return folder
+        if str(folder.resolve()) != snapshot.of:
+            raise SandboxError(
+                f"snapshot {snapshot.id!r} is one of {snapshot.of!r}, and {str(folder)!r} leads to another "
+                "folder by now: let it lead there again."
+            )
+        return folder
 
     def apply(self, *, overwrite: bool) -> dict[str, Any]:
         """Bring the work of a run in review mode over to the user's folder."""
@@ -88,7 +124,8 @@ class Changes:
     def _first(self) -> str:
         found = self._kept.all()
         if not found:
-            raise SandboxError(f"the run {self._run.started.run} has no snapshots (any more).")
+            gone = f"the run {self._run.started.run} has no snapshots (any more)."
+            raise SandboxError(next(iter(self.damaged()), gone))
         return found[0].id
 
 
@@ -112,14 +149,47 @@ def diff_lines(diff: Diff, *, text: bool) -> list[str]:
     lines = [f"Look at these first, as they are run or obeyed by themselves ({len(risky)}):"] if risky else []
     lines += [f"  {visible(change.path, one_line=True)}  ({change.runs})" for change in risky[:_LISTED]]
     signs = {"added": "A", "removed": "D", "changed": "M", "mode": "m"}
-    shown = [f"{signs[change.how]} {change.path}{_remark(change)}" for change in diff.changes[:_LISTED]]
+    plain = [change for change in diff.changes if _cache(change.path) is None]
+    shown = [f"{signs[change.how]} {change.path}{_remark(change)}" for change in plain[:_LISTED]]
     lines += [visible(line, one_line=True) for line in shown]
-    if len(diff.changes) > _LISTED:
-        lines.append(f"and {len(diff.changes) - _LISTED} more; --json has all.")
+    if len(plain) > _LISTED:
+        lines.append(f"and {len(plain) - _LISTED} more; --json has all.")
+    caches = Counter(_cache(change.path) for change in diff.changes)
+    for name, number in sorted((name, number) for name, number in caches.items() if name):
+        trust = ", which Python runs" if name == "__pycache__" else ""
+        lines.append(f"and {counted(number, 'change')} in {name}{trust}; --json has all.")
     lines += diff.warnings
     if text:
-        lines += [change.text.rstrip("\n") for change in diff.changes if change.text]
+        lines += [change.text.rstrip("\n") for change in plain if change.text]
     return lines
+
+
+def restored_lines(done: dict[str, Any]) -> list[str]:
+    """What a restore did, for a person."""
+    folder, snapshot = visible(done["folder"], one_line=True), done["snapshot"]
+    if not done["changed"] and not done["problems"]:
+        return [f"{folder} was as in snapshot {snapshot} already; nothing was changed."]
+    again = (
+        "is as in snapshot {} again" if not done["problems"] else "was brought back to snapshot {} in part"
+    )
+    lines = [f"{folder} {again.format(snapshot)}; {written_or_removed(done['changed'])}:"]
+    named = done["done"][:_NAMED]
+    lines += [f"  {one['how']:<8}  {visible(one['path'], one_line=True)}" for one in named]
+    if done["changed"] > len(named):
+        lines.append(f"  and {done['changed'] - len(named):,} more.")
+    lines.append(f"What was there before is snapshot {done['before']}.")
+    return lines + [f"But {visible(problem, one_line=True)}." for problem in done["problems"]]
+
+
+def written_or_removed(number: int) -> str:
+    """How much was done, in words."""
+    return (
+        f"{number:,} {'file or folder was' if number == 1 else 'files and folders were'} written or removed"
+    )
+
+
+def _cache(path: str) -> str | None:
+    return next((part for part in path.split("/") if part in _CACHES), None)
 
 
 def _remark(change: Change) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
-from pilotfish.agent.safetext import visible
+from pilotfish.agent.safetext import counted, visible
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,18 +39,21 @@ def snapshots(
     changes = _changes(folder)
     gone = 0
     if remove is not None:
-        gone = len(changes.all())
+        gone = len(changes.all()) + len(changes.damaged())
         changes.remove(remove)
-        gone -= len(changes.all())
+        gone -= len(changes.all()) + len(changes.damaged())
     found = changes.all()
+    damaged = changes.damaged()
     lines = [
-        f"{one.id:>5}  {datetime.fromtimestamp(one.time):%Y-%m-%d %H:%M:%S}  {one.files:>7} files "
-        f"{one.bytes:>13,} bytes  {one.label}"
+        f"{one.id:>5}  {datetime.fromtimestamp(one.time):%Y-%m-%d %H:%M:%S}  {counted(one.files, 'file'):>13}"
+        f" {counted(one.bytes, 'byte'):>20}  {one.label}"
+        + (f", without {visible(one.missing, one_line=True)}" if one.others else "")
         for one in found
     ]
+    lines += [f"But {sentence}" for sentence in damaged]
     if remove is not None:
         lines.insert(0, f"Removed: {gone}.")
-    data = {"snapshots": [asdict(one) for one in found], "removed": gone}
+    data = {"snapshots": [asdict(one) for one in found], "removed": gone, "damaged": damaged}
     print_result(data, as_json, lines or ["There are none."])
 
 
@@ -80,14 +83,10 @@ def restore(
 
     The exit status is 0 only if all came back.
     """
+    from pilotfish.agent.changes import restored_lines
+
     done = _changes(folder).restore(snapshot)
-    lines = [
-        f"{done['folder']} is as in snapshot {done['snapshot']} again; {done['changed']} files and folders "
-        "were written or removed.",
-        f"What was there before is snapshot {done['before']}.",
-        *(f"But {problem}." for problem in done["problems"]),
-    ]
-    print_result(done, as_json, lines)
+    print_result(done, as_json, restored_lines(done))
     raise typer.Exit(FAILED if done["problems"] else 0)
 
 
@@ -103,14 +102,14 @@ def apply(
     What you changed there meanwhile stays. If a file was changed on both sides, nothing is done and the files
     are named. The exit status is 0 only if all was brought over.
     """
-    from pilotfish.agent.changes import diff_data, diff_lines
+    from pilotfish.agent.changes import diff_data, diff_lines, written_or_removed
 
     changes = _changes(folder)
     work = changes.diff(None, None)
     done = changes.apply(overwrite=overwrite) | diff_data(work)
     if done["applied"]:
         lines = diff_lines(work, text=False)
-        lines += [f"{done['changed']} files and folders of {done['folder']} were written or removed."]
+        lines += [f"In {visible(done['folder'], one_line=True)} {written_or_removed(done['changed'])}."]
         if not done["ended"]:
             lines.append("The run had not come to its end: what it did may be unfinished.")
         lines += [f"The run's {visible(path, one_line=True)} replaced yours." for path in done["conflicts"]]
@@ -119,6 +118,6 @@ def apply(
             "Nothing was brought over, as these were changed on both sides; --overwrite takes the run's:"
         ]
         lines += [f"  {visible(path, one_line=True)}" for path in done["conflicts"]]
-    lines += [f"But {problem}." for problem in done["problems"]]
+    lines += [f"But {visible(problem, one_line=True)}." for problem in done["problems"]]
     print_result(done, as_json, lines)
     raise typer.Exit(0 if done["applied"] and not done["problems"] else FAILED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from pilotfish.agent import events as log
+from pilotfish.agent.safetext import counted
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Sandbox, SandboxError, Snapshot
 
@@ -71,8 +72,10 @@ class Keeper:
     def _note(self, taken: Snapshot) -> str:
         notes = []
         if taken.dropped:
-            notes.append(f"There was no room left: {taken.dropped} of the oldest snapshots were dropped.")
+            notes.append(
+                f"There was no room left, so the {counted(taken.dropped, 'oldest snapshot')} had to go."
+            )
         if taken.others > self._others:
-            notes.append(f"{taken.others} things in the workspace are too big or too special to be kept.")
+            notes.append(f"Not kept, and so not to be gone back on: {taken.missing}.")
         self._others = taken.others
         return " ".join(notes)

@@ -226,16 +226,18 @@ def _resolve(target: Target) -> tuple[JobFor, Task | None]:
 
 
 def _free_job(target: Target, folder: Path, host: HostDesktop | None) -> Job:
+    instruction = target.instruction or ""
     if target.workspace and not target.review:
         workspace = Path(target.workspace)
     elif target.workspace:
         workspace = folder / WORKSPACE
-        prepare(Path(target.workspace), workspace, folder / SNAPSHOTS)
+        if missing := prepare(Path(target.workspace), workspace, folder / SNAPSHOTS):
+            instruction += f"\n\nThe workspace is a copy of the user's folder, without {missing}."
     else:
         workspace = _workspace(folder)
-    environment = FreeForm(target.instruction or "", workspace, target.desktop)
+    environment = FreeForm(instruction, workspace, target.desktop)
     if host is not None:
-        environment = OnHost(target.instruction or "", workspace, host=host)
+        environment = OnHost(instruction, workspace, host=host)
     has_screen = target.desktop or host is not None
     default = ("computer", "shell", "edit") if has_screen else ("shell", "edit")
     kept = None if has_screen else workspace

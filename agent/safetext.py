@@ -106,3 +106,8 @@ def shortened(text: str, limit: int) -> str:
     """`text` on one line, made visible and cut to at most `limit` characters with a mark where it was cut."""
     line = visible(text, one_line=True)
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words; the noun takes an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

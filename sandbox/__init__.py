@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pilotfish.sandbox.network import Attempt, Network, NetworkLog
     from pilotfish.sandbox.pieces import Piece, check
     from pilotfish.sandbox.process import Process
+    from pilotfish.sandbox.records import Snapshot
     from pilotfish.sandbox.shell import Shell, ShellResult
-    from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
+    from pilotfish.sandbox.snapshots import Restored, Snapshots
     from pilotfish.sandbox.spec import Limits, SandboxSpec
 
 _HOMES = {
@@ -39,7 +40,8 @@ _HOMES = {
     "pieces": ("Piece", "check"),
     "process": ("Process",),
     "shell": ("Shell", "ShellResult"),
-    "snapshots": ("Restored", "Snapshot", "Snapshots"),
+    "records": ("Snapshot",),
+    "snapshots": ("Restored", "Snapshots"),
     "spec": ("Limits", "SandboxSpec"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -38,8 +38,9 @@ from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.network import PROXY_URL, NetworkLog
 from pilotfish.sandbox.pieces import check_apart, find_chromium, need
 from pilotfish.sandbox.process import Process, start_process
+from pilotfish.sandbox.records import Snapshot
 from pilotfish.sandbox.shell import Shell
-from pilotfish.sandbox.snapshots import Restored, Snapshot, Snapshots
+from pilotfish.sandbox.snapshots import Restored, Snapshots
 from pilotfish.sandbox.spec import Limits, SandboxSpec
 from pilotfish.sandbox.supervisor import Supervisor
 from pilotfish.sandbox.vitals import Vitals

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from pilotfish.sandbox.entries import EMPTY, Entry, Node
-from pilotfish.sandbox.objects import Objects
+from pilotfish.sandbox.objects import Damaged, Objects
 from pilotfish.sandbox.runs_later import who_runs
 from pilotfish.sandbox.trees import FILE, FOLDER
 
@@ -126,8 +126,11 @@ class _Teller:
             return replace(change, note="too big to show")
         if sum(entry.size for entry in entries) > self._left:
             return replace(change, note="not shown, as there is much before it")
-        before = self._content(change.before, None)
-        after = self._content(change.after, change.path if self._root is not None else None)
+        try:
+            before = self._content(change.before, None)
+            after = self._content(change.after, change.path if self._root is not None else None)
+        except Damaged:
+            return replace(change, note="its content in the snapshot is damaged")
         self._left -= len(before) + len(after)
         if b"\0" in before + after:
             return replace(change, note="binary")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import stat
+from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
-from pilotfish.sandbox.objects import Damaged, Objects
+from pilotfish.sandbox.objects import Damaged, Objects, Unreadable
 
 Kind = Literal["file", "linked", "link", "folder", "pipe", "other"]
 """`linked` is a file with more than one name, `link` a symbolic link, `other` what cannot be kept."""
@@ -15,8 +16,9 @@ Kind = Literal["file", "linked", "link", "folder", "pipe", "other"]
 class Entry(NamedTuple):
     """One name in a folder.
 
-    mode: the permission bits. data: the digest of a file or folder, the target of a link, the reason why
-    something cannot be kept. changed_ns: 0 for what has to be read again in any case.
+    mode: the permission bits, with those that are not given back. data: the digest of a file or folder, the
+    target of a link, the reason why something cannot be kept. changed_ns: 0 for what has to be read again in
+    any case.
     """
 
     name: str
@@ -34,9 +36,20 @@ class Entry(NamedTuple):
     def is_file(self) -> bool:
         return self.kind in ("file", "linked")
 
+    @property
+    def safe_mode(self) -> int:
+        """The mode as it is given back. Without set-user-id: who writes a file between two looks at it must
+        not gain by that.
+        """
+        return self.mode & ~(stat.S_ISUID if self.kind == "folder" else stat.S_ISUID | stat.S_ISGID)
+
     def is_like(self, other: Entry) -> bool:
-        """Whether a restore of one over the other would have nothing to do."""
-        return self[1:6] == other[1:6] and self.data == other.data
+        """Whether a restore of this one over the other would have nothing to do."""
+        return (
+            self[3:6] == other[3:6]
+            and (self.kind, self.data) == (other.kind, other.data)
+            and other.mode in (self.mode, self.safe_mode)
+        )
 
 
 class Node:
@@ -87,22 +100,48 @@ def _folders_of(node: Node) -> Iterator[Node]:
 def _loaded(objects: Objects, name: str, known: dict[str, Node]) -> Node:
     if (node := known.get(name)) is not None:
         return node
-    try:
-        found = [Entry(*fields) for fields in json.loads(objects.get(name))]
-    except (ValueError, TypeError):
-        raise Damaged(name) from None
+    found = _entries(objects, name)
     folders = {entry.name: _loaded(objects, entry.data, known) for entry in found if entry.kind == "folder"}
     return Node({entry.name: entry for entry in found}, folders, name)
 
 
-def names_in(node: Node) -> Iterator[str]:
-    """The names of all objects that a tree is made of."""
-    yield node.id
-    for entry in node.entries.values():
+def _entries(objects: Objects, name: str) -> list[Entry]:
+    try:
+        return [Entry(*fields) for fields in json.loads(objects.get(name))]
+    except (ValueError, TypeError):
+        raise Damaged(name) from None
+
+
+def names_in(objects: Objects, name: str, met: set[str]) -> None:
+    """Add to `met` the names of all objects that a tree is made of, and that can be told.
+
+    What is damaged leads no further, what is not counts nonetheless. Raises `Unreadable`.
+    """
+    if name in met:
+        return
+    met.add(name)
+    try:
+        found = _entries(objects, name)
+    except Unreadable:
+        raise
+    except Damaged:
+        return
+    for entry in found:
         if entry.is_file:
-            yield entry.data
-    for folder in node.folders.values():
-        yield from names_in(folder)
+            met.add(entry.data)
+        elif entry.kind == "folder":
+            names_in(objects, entry.data, met)
+
+
+def without_lost(node: Node, there: Collection[str]) -> Node:
+    """A tree without the files whose content is no longer `there`."""
+    entries = {
+        name: entry for name, entry in node.entries.items() if not entry.is_file or entry.data in there
+    }
+    folders = {name: without_lost(folder, there) for name, folder in node.folders.items()}
+    if len(entries) == len(node.entries) and all(folders[name] is node.folders[name] for name in folders):
+        return node
+    return Node(entries, folders, "")
 
 
 def entries_of(node: Node, above: str = "") -> Iterator[tuple[str, Entry]]:
@@ -111,3 +150,12 @@ def entries_of(node: Node, above: str = "") -> Iterator[tuple[str, Entry]]:
         yield above + name, entry
         if entry.kind == "folder":
             yield from entries_of(node.folders[name], f"{above}{name}/")
+
+
+def others_of(node: Node, above: str = "") -> Iterator[tuple[str, Entry]]:
+    """What could not be kept of a tree, by its path."""
+    for name, entry in sorted(node.entries.items()) if node.others else ():
+        if entry.kind == "other":
+            yield above + name, entry
+        elif entry.kind == "folder":
+            yield from others_of(node.folders[name], f"{above}{name}/")

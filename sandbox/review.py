@@ -7,17 +7,21 @@ not cope with; and because a copy is the same at every level, for every user and
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from pilotfish.sandbox.entries import EMPTY, Entry, Node, encoded
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.objects import digest_of
+from pilotfish.sandbox.records import trouble
 from pilotfish.sandbox.snapshots import Snapshots
 from pilotfish.sandbox.trees import remove_tree
 
 AS_IT_WAS = "the folder as it was"
+AS_LEFT = "as the run left it"
 BROUGHT_OVER = "brought over"
 BEFORE = "before it was brought over"
 
@@ -27,6 +31,7 @@ class Applied:
     """What bringing the work over did.
 
     conflicts: paths that were changed on both sides; then nothing was done, unless that was asked for.
+    problems: what was not brought over, as sentences without their full stop.
     """
 
     conflicts: tuple[str, ...]
@@ -34,19 +39,31 @@ class Applied:
     problems: tuple[str, ...] = ()
 
 
-def prepare(folder: Path, copy: Path, store: Path) -> None:
-    """Make `copy` what `folder` is now; nothing happens when it is there. Raises `SandboxError`."""
-    if copy.is_dir():
-        return
+def prepare(folder: Path, copy: Path, store: Path) -> str:
+    """Make `copy` what `folder` is now; it stays as it is when it is there. Raises `SandboxError`.
+
+    Returns what is not in it, with the reason; '' for nothing.
+    """
+    kept = Snapshots(folder, store)
+    if not copy.is_dir():
+        with _told(f"the folder {str(folder)!r} could not be copied"):
+            _make(folder, copy, kept, store)
+    return next((one.missing for one in kept.all() if one.label == AS_IT_WAS), "")
+
+
+def _make(folder: Path, copy: Path, kept: Snapshots, store: Path) -> None:
+    found = folder.stat()
     draft = copy.with_name(f"{copy.name}.part")
     if draft.is_dir():
         remove_tree(draft)
     draft.mkdir(mode=0o700, parents=True)
-    found = folder.stat()
     if os.geteuid() == 0:
         os.chown(draft, found.st_uid, found.st_gid)
-    snapshot = Snapshots(folder, store).take(AS_IT_WAS)
-    Snapshots(draft, store).restore(snapshot)
+    done = Snapshots(draft, store).restore(kept.take(AS_IT_WAS))
+    if done.refused:
+        raise SandboxError(
+            f"the folder {str(folder)!r} could not be copied ({done.problems[-1]}): try again."
+        )
     draft.rename(copy)
 
 
@@ -54,7 +71,8 @@ def bring_over(folder: Path, copy: Path, store: Path, *, overwrite: bool = False
     """Make the changes of `copy` in `folder`. Raises `SandboxError`.
 
     What only one side changed is merged, file by file. What both changed is a conflict: nothing is done, or
-    with `overwrite` the copy wins. The folder is kept as a snapshot before anything is done.
+    with `overwrite` the copy wins. The folder is kept as a snapshot before anything is done, and a file that
+    somebody saves from then on is left as it is, for another time.
     """
     kept, mine = Snapshots(folder, store), Snapshots(copy, store)
     points = [one for one in kept.all() if one.label in (AS_IT_WAS, BROUGHT_OVER)]
@@ -63,26 +81,46 @@ def bring_over(folder: Path, copy: Path, store: Path, *, overwrite: bool = False
             f"the snapshot of {str(folder)!r} as it was is gone, so what the run changed cannot be told: "
             f"compare it with {str(copy)!r} yourself."
         )
-    since = points[-1]
-    now = mine.take(BROUGHT_OVER)
-    base, work = mine.tree(since.id), mine.tree(now)
-    before = kept.take(BEFORE)
-    merge = Merge(base, work, kept.tree(before), overwrite)
-    if merge.conflicts and not overwrite:
-        for snapshot in (now, before):
-            kept.remove(snapshot)
-        return Applied(tuple(merge.conflicts))
-    done = kept.become(merge.result)
-    if not done.changed:
-        kept.remove(before)
-    return Applied(tuple(merge.conflicts), done.changed, done.problems)
+    since = points[-1].id
+    now = mine.take(AS_LEFT, needed=[since])
+    is_over = False
+    try:
+        before = kept.take(BEFORE, needed=[since, now])
+        there = kept.tree(before)
+        merge = Merge(mine.tree(since), mine.tree(now), there, overwrite)
+        if merge.conflicts and not overwrite:
+            kept.remove(before)
+            return Applied(tuple(merge.conflicts))
+        done = kept.become(merge.result, have=there)
+        if not done.changed:
+            kept.remove(before)
+        is_over = not done.refused
+        return Applied(tuple(merge.conflicts), done.changed, (*merge.left, *done.problems))
+    finally:
+        # The next time begins here only if everything is over there.
+        if is_over:
+            mine.relabel(now, BROUGHT_OVER)
+        else:
+            mine.remove(now)
+
+
+@contextlib.contextmanager
+def _told(failed: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(trouble(failed, error)) from error
 
 
 class Merge:
-    """What a folder is to be: `theirs`, with what changed from `base` to `ours`."""
+    """What a folder is to be: `theirs`, with what changed from `base` to `ours`.
+
+    left: sentences on what cannot be kept and so not brought over.
+    """
 
     def __init__(self, base: Node, ours: Node, theirs: Node, overwrite: bool) -> None:
         self.conflicts: list[str] = []
+        self.left: list[str] = []
         self._overwrite = overwrite
         self.result = self._folder(base, ours, theirs, "")
 
@@ -127,6 +165,13 @@ class Merge:
 
     def _choose(self, found: list[Entry | None], nodes: list[Node], path: str) -> int:
         """Whose entry it is to be: 1 is ours, 2 theirs."""
+        was, made, _ = found
+        if was is not None and was.kind == "other" and made is None:  # it never was in the copy
+            return 2
+        if made is not None and made.kind == "other":
+            if not _same(was, made):
+                self.left.append(f"{path} was not brought over ({made.data})")
+            return 2
         base, ours, theirs = zip(found, nodes, strict=True)
         if _same_tree(base, ours) or _same_tree(ours, theirs):
             return 2
@@ -144,8 +189,8 @@ def _same(one: Entry | None, other: Entry | None) -> bool:
     if one is None or other is None:
         return one is other
     if one.kind == "folder" or other.kind == "folder":
-        return (one.kind, one.mode) == (other.kind, other.mode)
-    return (one.is_file, one.mode, one.data) == (other.is_file, other.mode, other.data) and (
+        return (one.kind, one.safe_mode) == (other.kind, other.safe_mode)
+    return (one.is_file, one.safe_mode, one.data) == (other.is_file, other.safe_mode, other.data) and (
         one.is_file or one.kind == other.kind
     )
 

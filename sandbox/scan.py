@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pilotfish.sandbox.entries import EMPTY, Entry, Kind, Node, encoded
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.objects import Objects, digest_of, digest_of_file
+from pilotfish.sandbox.parts import BIG, data_bytes
 from pilotfish.sandbox.trees import FILE, FOLDER, open_anyway
 
 _TRIES = 4
@@ -32,7 +33,7 @@ ELSEWHERE = "on another file system"
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is kept at most. store_bytes: all snapshots of a store together. Sizes are bytes."""
+    """What is kept at most, in bytes without the holes of big files. store_bytes: all of a store together."""
 
     store_bytes: int = 4 << 30
     file_bytes: int = 256 << 20
@@ -76,8 +77,9 @@ class Scan:
                     look = item.stat(follow_symlinks=False)
                     if stat.S_ISDIR(look.st_mode) and look.st_dev == self._device:
                         below.append(item.name)
-                    elif stat.S_ISREG(look.st_mode) and look.st_size <= self.bounds.file_bytes:
-                        self._count_bytes(min(look.st_size, look.st_blocks << 9))
+                    elif stat.S_ISREG(look.st_mode):
+                        size = look.st_size if look.st_size <= BIG else self._look(folder, item.name)
+                        self._count_bytes(size if size <= self.bounds.file_bytes else 0)
                     self._count_entry()
         for name in below if depth < self.bounds.depth else ():
             try:
@@ -88,6 +90,17 @@ class Scan:
                 self._weigh(inner, depth + 1)
             finally:
                 os.close(inner)
+
+    def _look(self, folder: int, name: str) -> int:
+        """How much there is to read of a big file; 0 if none can be."""
+        try:
+            source = os.open(name, FILE, dir_fd=folder)
+        except OSError:
+            return 0
+        try:
+            return data_bytes(source, os.fstat(source).st_size, self.bounds.file_bytes)
+        finally:
+            os.close(source)
 
     def _count_entry(self) -> None:
         self._entries += 1
@@ -180,7 +193,7 @@ class Scan:
         made = Entry(
             name,
             "folder",
-            stat.S_IMODE(look.st_mode) & 0o3777,
+            stat.S_IMODE(look.st_mode),
             look.st_uid,
             look.st_gid,
             look.st_mtime_ns,
@@ -208,8 +221,6 @@ class Scan:
         return self._made(name, "other", look, "a socket or device")
 
     def _file(self, parent: int, name: str, look: os.stat_result) -> Entry | None:
-        if look.st_size > self.bounds.file_bytes:
-            return self._made(name, "other", look, f"more than {self.bounds.file_bytes >> 20} MiB")
         try:
             source = open_anyway(parent, name, FILE)
         except PermissionError:
@@ -224,12 +235,14 @@ class Scan:
                 look = os.fstat(source)
                 if not stat.S_ISREG(look.st_mode):
                     return None
-                size = min(look.st_size, self.bounds.file_bytes)
-                os.lseek(source, 0, os.SEEK_SET)
+                limit = self.bounds.file_bytes
+                if (size := data_bytes(source, look.st_size, limit)) > limit:
+                    return self._made(name, "other", look, f"more than {limit >> 20} MiB")
                 if self.objects is None:
-                    data = digest_of_file(source, size, self.goes_on)
+                    data = digest_of_file(source, look.st_size, limit, self.goes_on)
                 else:
-                    data = self._stored(self.objects, source, size)
+                    self._count_bytes(size)
+                    data = self.objects.put_file(source, look.st_size, limit, self.goes_on)
                 after = os.fstat(source)
                 if (after.st_ctime_ns, after.st_size) == (look.st_ctime_ns, look.st_size):
                     settled = look.st_ctime_ns + _TICK_NS < began_ns
@@ -238,17 +251,12 @@ class Scan:
         finally:
             os.close(source)
 
-    def _stored(self, objects: Objects, source: int, size: int) -> str:
-        self._count_bytes(os.fstat(source).st_blocks << 9)
-        return objects.put_file(source, size, self.goes_on)
-
     @staticmethod
     def _made(name: str, kind: Kind, look: os.stat_result, data: str, settled: bool = True) -> Entry:
-        # Set-user-id is not kept: who writes a file between two looks at it must not gain by that.
         return Entry(
             name,
             kind,
-            stat.S_IMODE(look.st_mode) & 0o1777,
+            stat.S_IMODE(look.st_mode),
             look.st_uid,
             look.st_gid,
             look.st_mtime_ns,

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import io
 import json
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -144,9 +146,23 @@ async def test_each_writing_call_can_be_gone_back_on(project: Path, tmp_path: Pa
     (project / "mine.txt").write_text("written after the run")
     done = as_json("restore", run.folder, 2)
     assert (done["status"], done["before"], done["problems"]) == (0, "4", [])
+    assert done["done"] == [
+        {"path": ".git/", "how": "removed"},
+        {"path": "b.py", "how": "written"},
+        {"path": "c.txt", "how": "removed"},
+        {"path": "mine.txt", "how": "removed"},
+    ]
     assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
     assert (project / "a.py").read_text() == "one\n2\n"
-    assert pilotfish("restore", run.folder).returncode == 0
+    told = pilotfish("restore", run.folder)
+    assert told.returncode == 0
+    assert told.stdout.splitlines() == [
+        f"{project} is as in snapshot 1 again; 1 file or folder was written or removed:",
+        "  written   a.py",
+        "What was there before is snapshot 5.",
+    ]
+    told = pilotfish("restore", run.folder)
+    assert told.stdout == f"{project} was as in snapshot 1 already; nothing was changed.\n"
     assert (project / "a.py").read_text() == "one\ntwo\n"
     assert as_json("restore", run.folder, 4)["status"] == 0
     assert (project / "mine.txt").read_text() == "written after the run"
@@ -249,6 +265,63 @@ async def test_a_run_is_named_by_its_id_alone(
     assert as_json("diff", "r")["error"].endswith("runs/r); no runs are in runs yet.")
 
 
+async def test_a_copied_run_acts_on_its_own_files(tmp_path: Path) -> None:
+    run = await play(Target(instruction="Work."), tmp_path / "runs" / "r", [shell("echo 1 > a"), *SCRIPT[3:]])
+    copied, moved = tmp_path / "elsewhere" / "copy", tmp_path / "moved"
+    shutil.copytree(run.folder, copied, symlinks=True)
+    done = as_json("restore", copied, 2)
+    assert (done["status"], done["folder"]) == (0, str(copied / "workspace"))
+    assert [path.name for path in (copied / "workspace").iterdir()] == ["a"]
+    assert sorted(path.name for path in (run.folder / "workspace").iterdir()) == ["a", "c.txt"]
+    run.folder.rename(moved)
+    assert as_json("restore", moved)["folder"] == str(moved / "workspace")
+    assert list((moved / "workspace").iterdir()) == []
+    assert not run.folder.exists()
+
+
+async def test_a_folder_that_is_another_by_now_is_refused(project: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(project)
+    run = await play(Target(instruction="Work.", workspace=str(link)), tmp_path / "r", SCRIPT)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").write_text("mine")
+    link.unlink()
+    link.symlink_to("other")
+    assert as_json("restore", run.folder)["error"] == (
+        f"snapshot '1' is one of {str(project)!r}, and {str(link)!r} leads to another folder by now: let it "
+        "lead there again."
+    )
+    assert (tmp_path / "other" / "mine").read_text() == "mine"
+    link.unlink()
+    link.symlink_to(project)
+    assert as_json("restore", run.folder)["status"] == 0
+    assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
+
+
+async def test_what_is_not_kept_is_named(project: Path, tmp_path: Path) -> None:
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as theirs:
+        theirs.bind(str(project / "sock"))
+        for review in (False, True):
+            folder = tmp_path / f"review {review}"
+            target = Target(instruction="Work.", workspace=str(project), review=review)
+            run = await play(target, folder, [SCRIPT[1], *SCRIPT[4:]])
+            taken = next(event for event in run.events if isinstance(event, log.SnapshotTaken))
+            start = next(event for event in run.events if isinstance(event, log.EpisodeStarted))
+            missing = "sock (a socket or device)"
+            note = f"Not kept, and so not to be gone back on: {missing}."
+            assert taken.note == ("" if review else note)
+            if review:
+                copy = f"Work.\n\nThe workspace is a copy of the user's folder, without {missing}."
+                assert start.instruction == copy
+                assert [one["path"] for one in as_json("diff", folder)["changes"]] == ["a.py"]
+                assert as_json("apply", folder)["status"] == 0
+            listed = pilotfish("snapshots", folder).stdout.splitlines()
+            assert listed[0].endswith(f", without {missing}")
+            assert " 2 files " in listed[0]
+            (project / "a.py").write_text("one\ntwo\n")
+    assert (project / "sock").is_socket()
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "may"),
     [
@@ -265,6 +338,26 @@ async def test_a_run_is_named_by_its_id_alone(
 )
 def test_which_calls_may_write(name: str, arguments: dict[str, str], may: bool) -> None:
     assert may_write(call(name, **arguments)) is may
+
+
+def test_caches_are_counted_and_not_listed(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    kept = Snapshots(project, tmp_path / "store")
+    first = kept.take()
+    (project / "a.py").write_text("one\n")
+    for name in ("__pycache__/a.cpython-311.pyc", "sub/__pycache__/b.pyc", ".pytest_cache/README.md"):
+        (project / name).parent.mkdir(parents=True)
+        (project / name).write_text("cached\n")
+    lines = diff_lines(kept.diff(first, text=True), text=True)
+    assert lines[:5] == [
+        "A a.py",
+        "A sub",
+        "and 2 changes in .pytest_cache; --json has all.",
+        "and 4 changes in __pycache__, which Python runs; --json has all.",
+        "--- /dev/null\n+++ b/a.py\n@@ -0,0 +1 @@\n+one",
+    ]
+    assert len(lines) == 5
 
 
 def test_names_do_not_forge_lines_of_a_diff(tmp_path: Path) -> None:
