@@ -1,68 +1,29 @@
 // A selector engine that reads a page as a person would see it. Playwright runs it in a world of its own: it
 // shares the document with the page's scripts, and nothing of what they have changed.
 //
-//   read N  -> an element that is in no document; its text is JSON: {text, refs: [number, ...], next, hidden, cut}.
-//              Elements that can be used are numbered from N on; one keeps its number while it lives.
-//   eK      -> the element with the number K
-//   shown   -> the root itself, if a person could see it
-(() => {
+//   read N MS [VIEW]  -> {text, refs: [number, ...], next, hidden, rest, type}. Elements that can be used are numbered
+//                        from N on; one keeps its number while it lives. It takes about MS milliseconds; `rest` is how
+//                        many characters were not got to.
+//   shown [VIEW]      -> the part of the root, a frame's holder, that a person could see; nothing if there is none
+//   eK                -> the element with the number K
+//
+// What is no element of the page comes as the text of one that is in no document, in JSON. VIEW is the part of the frame
+// that shows, as four numbers. Elements stand in the text between U+FDD0 and U+FDD1, which are in no text of a page.
+(sight) => {
   const KEPT_SPACE = "\u00a0";  // of text whose spaces count
-  const MAX_NODES = 200000, MAX_TEXT = 400000, MAX_NAME = 120;
+  const OPEN = "\ufdd0", CLOSE = "\ufdd1";
+  const MAX_DEPTH = 1500, MAX_TEXT = 400000, MAX_NAME = 120;
   const numbers = new WeakMap(), elements = new Map();
-  const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+  const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufdd0-\ufdef\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffc\ufffe\uffff\u{e0000}-\u{e0fff}]/gu;
   const SKIPPED = new Set(["SCRIPT", "STYLE", "NOSCRIPT", "TEMPLATE", "HEAD", "IFRAME", "FRAME", "OBJECT"]);
   const ROLES = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "option", "combobox", "textbox", "slider"]);
 
-  const clean = (text) => String(text).replace(INVISIBLE, "").replace(/\[(?=e\d)/g, "(");
+  const clean = (text) => String(text).replace(INVISIBLE, "");
   const short = (text) => {
     const line = clean(text).replace(/\s+/g, " ").trim();
     return line.length > MAX_NAME ? line.slice(0, MAX_NAME - 1) + "…" : line;
   };
   const quoted = (text) => JSON.stringify(short(text));
-
-  // [red, green, blue, alpha] of a computed colour; null for a form that is not plain sRGB.
-  const colour = (text) => {
-    const found = /^rgba?\(([\d.]+), ([\d.]+), ([\d.]+)(?:, ([\d.]+))?\)$/.exec(text);
-    return found && [+found[1], +found[2], +found[3], found[4] === undefined ? 1 : +found[4]];
-  };
-
-  // Whether text in an element has (nearly) the colour of what is behind it.
-  function isCamouflaged(element, style) {
-    const ink = colour(style.webkitTextFillColor || style.color);
-    if (!ink) return false;
-    if (ink[3] < 0.08) return true;
-    let paper = [255, 255, 255];
-    for (let at = element; at; at = at.parentElement ?? at.getRootNode().host) {
-      const behind = getComputedStyle(at);
-      if (behind.backgroundImage !== "none") return false;
-      const found = colour(behind.backgroundColor);
-      if (!found || (found[3] > 0 && found[3] < 0.9)) return false;
-      if (found[3] >= 0.9) { paper = found; break; }
-    }
-    const share = ink[3];
-    return [0, 1, 2].every((i) => Math.abs(ink[i] - paper[i]) * share < 24);
-  }
-
-  const leavesNothing = (rect) =>
-    rect.width < 1 || rect.height < 1 || rect.right + scrollX <= 0 || rect.bottom + scrollY <= 0;
-
-  // Whether nothing that is in an element can be seen, whatever it is.
-  function hides(element, style) {
-    if (style.contentVisibility === "hidden" || style.display === "none" || +style.opacity < 0.05 || parseFloat(style.fontSize) < 2) return true;
-    if (style.clipPath.startsWith("inset(5") || style.clipPath.startsWith("inset(100")) return true;
-    if (/^rect\((\d)px, \1px, \1px, \1px\)$/.test(style.clip)) return true;
-    if (style.overflowX === "visible" || style.display === "contents") return false;
-    const rect = element.getBoundingClientRect();
-    return element !== document.body && element !== document.documentElement && (rect.width <= 1 || rect.height <= 1);
-  }
-
-  function isShown(element) {
-    for (let at = element; at; at = at.parentElement ?? at.getRootNode().host) {
-      if (hides(at, getComputedStyle(at))) return false;
-    }
-    if (element.tagName === "IFRAME" && (element.clientWidth < 2 || element.clientHeight < 2)) return false;
-    return getComputedStyle(element).visibility === "visible" && !leavesNothing(element.getBoundingClientRect());
-  }
 
   function labelOf(element) {
     const by = (element.getAttribute("aria-labelledby") ?? "").split(/\s+/).filter(Boolean)
@@ -94,11 +55,11 @@
     const parts = [`e${number}`, kind];
     const name = short(inner) || short(element.tagName === "INPUT" && kind === "button" ? element.value : labelOf(element));
     if (name) parts.push(JSON.stringify(name));
-    if (kind === "link") parts.push("-> " + short(element.getAttribute("href")));
+    if (kind === "link") parts.push("-> " + short(element.getAttribute("href") ?? "").replace(/[\s"[\]]/g, encodeURIComponent));
     if (kind === "textbox") {
       if (element.type === "password") parts.push(element.value ? "(filled)" : "(empty)");
       else parts.push("= " + quoted(element.value ?? element.innerText));
-      if (element.type && !["text", "textarea"].includes(element.type)) parts.push(`(${element.type})`);
+      if (element.tagName === "INPUT" && element.type !== "text") parts.push(`(${element.type})`);
     }
     if (kind === "file") parts.push(element.files.length ? "= " + [...element.files].map((f) => quoted(f.name)).join(", ") : "(no file)");
     if (kind === "select") {
@@ -108,11 +69,12 @@
     const checked = element.checked ?? (element.getAttribute("aria-checked") === "true");
     if (["checkbox", "radio", "switch"].includes(kind)) parts.push(checked ? "(checked)" : "(not checked)");
     if (element.disabled) parts.push("(disabled)");
-    return `[${parts.join(" ")}]`;
+    return OPEN + parts.join(" ") + CLOSE;
   }
 
-  function read(first) {
-    let nodes = 0, hidden = 0, next = first, cut = false, size = 0;
+  function read(first, budget, view) {
+    const end = performance.now() + budget;
+    let hidden = 0, next = first, cut = false, size = 0, passed = 0, nodes = 0;
     const refs = [];
 
     function numberOf(element) {
@@ -126,17 +88,13 @@
       return number;
     }
 
-    function textOf(node, state) {
-      const text = clean(node.data);
-      if (!text.trim()) return state.pre ? text : " ";
-      const range = document.createRange();
-      range.selectNodeContents(node);
-      const seen = [...range.getClientRects()].some((rect) => !leavesNothing(rect));
-      if (state.hidden || !state.visible || !seen || state.camouflaged()) {
-        hidden++;
-        return "";
-      }
-      return state.pre ? text.replace(/ /g, KEPT_SPACE) : text.replace(/\s+/g, " ");
+    function textOf(node, seen, isPre) {
+      const data = node.data.slice(0, MAX_TEXT - size + 1), text = clean(data);
+      passed += data.length;
+      if (!text.trim()) return isPre ? text : " ";
+      const shown = clean(sight.text(node, data, text, seen));
+      if (shown.length < text.length) hidden++;
+      return isPre ? shown.replace(/ /g, KEPT_SPACE) : shown.replace(/\s+/g, " ");
     }
 
     function childrenOf(node) {
@@ -150,37 +108,40 @@
       return (node.shadowRoot ?? node).childNodes;
     }
 
-    function walk(node, state) {
-      if (cut || ++nodes > MAX_NODES || size > MAX_TEXT) { cut = true; return ""; }
+    function walk(node, outer, isPre, points, depth) {
+      if (cut || size > MAX_TEXT || depth > MAX_DEPTH || (++nodes % 32 === 0 && performance.now() > end)) {
+        cut = true;
+        return "";
+      }
       if (node.nodeType === Node.TEXT_NODE) {
-        const text = textOf(node, state);
+        const text = textOf(node, outer, isPre);
         size += text.length;
         return text;
       }
-      if (node.nodeType !== Node.ELEMENT_NODE || SKIPPED.has(node.tagName)) return "";
-      const style = getComputedStyle(node);
-      const inside = {
-        hidden: state.hidden || hides(node, style),
-        visible: style.visibility === "visible",
-        pre: style.whiteSpaceCollapse === "preserve" || style.whiteSpace.startsWith("pre"),
-        points: style.cursor === "pointer",
-        camouflaged: (() => { let known; return () => (known ??= isCamouflaged(node, style)); })(),
-      };
-      if (inside.hidden && style.display === "none") {
-        if (node.textContent.trim()) hidden++;
+      if (node.nodeType !== Node.ELEMENT_NODE) return "";
+      const style = SKIPPED.has(node.tagName) ? null : getComputedStyle(node);
+      if (style === null || style.display === "none") {
+        const within = node.textContent;
+        passed += within.length;
+        if (style !== null && within.trim()) hidden++;
         return "";
       }
-      const kind = kindOf(node, style, state.points);
-      const isUsable = kind && !inside.hidden && inside.visible
-        && (kind === "file" || !leavesNothing(node.getBoundingClientRect()) || node.getClientRects().length > 1);
+      const inner = sight.enter(node, style, outer);
+      const kind = kindOf(node, style, points);
+      const shows = () => style.visibility === "visible" && sight.shows(node, inner);
+      const isUsable = kind && (kind === "file" ? !inner.hidden && style.visibility === "visible" : shows());
       let text = "";
       if (!["SELECT", "TEXTAREA", "INPUT"].includes(node.tagName)) {
-        for (const child of childrenOf(node)) text += walk(child, inside);
+        const keeps = style.whiteSpaceCollapse === "preserve" || style.whiteSpace.startsWith("pre");
+        for (const child of childrenOf(node)) {
+          if (cut) break;
+          text += walk(child, inner, keeps, style.cursor === "pointer", depth + 1);
+        }
       }
-      if (node.tagName === "IMG" && node.alt && !inside.hidden && isShown(node)) text = ` (image: ${short(node.alt)}) `;
+      if (node.tagName === "IMG" && node.alt && shows()) text = ` (image: ${short(node.alt)}) `;
       if (isUsable) {
-        const holds = /\[e\d/.test(text);  // other things to use, which would be lost in a name
-        text = ` ${describe(node, kind, numberOf(node), holds ? "" : text)} ` + (holds ? text : "");
+        const holds = text.includes(OPEN);  // other things to use, which would be lost in a name
+        text = ` ${describe(node, kind, numberOf(node), holds ? "" : text.slice(0, 2000))} ` + (holds ? text : "");
         size += 40;
       }
       if (node.tagName === "BR") return "\n";
@@ -190,25 +151,33 @@
       return /^(inline|contents|ruby|table-column)/.test(style.display) ? text : `\n${text}\n`;
     }
 
-    const state = { hidden: false, visible: true, pre: false, points: false, camouflaged: () => false };
-    const whole = document.documentElement ? walk(document.documentElement, state) : "";
+    const top = document.documentElement;
+    const whole = top ? walk(top, sight.start(view, end), false, false, 0) : "";
     const text = whole.split("\n").map((line) => line.replace(/ +/g, " ").replace(/^ | $/g, "").replaceAll(KEPT_SPACE, " "))
       .filter((line) => line.trim()).join("\n");
-    return { text, refs, next, hidden, cut, type: document.contentType };
+    const rest = cut || performance.now() > end ? Math.max(1, top.textContent.length - passed) : 0;
+    return {text, refs, next, hidden, rest, type: document.contentType};
   }
+
+  const report = (what) => {
+    const element = document.createElement("div");
+    element.textContent = JSON.stringify(what);
+    return [element];
+  };
 
   return {
     query(root, selector) { return this.queryAll(root, selector)[0] ?? null; },
     queryAll(root, selector) {
-      const [word, first] = selector.split(" ");
-      if (word === "read") {
-        const report = document.createElement("div");
-        report.textContent = JSON.stringify(read(+first));
-        return [report];
+      const [word, ...rest] = selector.split(" "), view = rest.slice(-4).map(Number);
+      if (word === "read") return report(read(+rest[0], +rest[1], rest.length > 4 ? view : null));
+      if (word === "shown") {
+        const seen = sight.follow(root, rest.length === 4 ? view : null);
+        const part = sight.box(root, seen.own);
+        const isShown = !seen.hidden && seen.style.visibility === "visible" && !sight.isSlit(part) && sight.shows(root, seen);
+        return isShown ? report(part) : [];
       }
-      if (word === "shown") return isShown(root) ? [root] : [];
       const element = elements.get(+word.slice(1))?.deref();
       return element?.isConnected ? [element] : [];
     },
   };
-})()
+}

@@ -203,20 +203,33 @@ async def _read(args: BrowserArgs, tabs: Tabs) -> str:
     lines = [await tabs.describe(page)]
     if found.is_pdf:
         lines.append("[a PDF, which only shows on the screen; for its text get the file and use a program]")
-    part = found.text[args.offset : args.offset + READ_CHARACTERS]
+    part = _part(found.text, args.offset)
+    end = args.offset + len(part)
     if args.offset and not part:
         raise Trouble(f"`offset` is {args.offset}, but the page has only {len(found.text)} characters")
     if args.offset:
         lines.append(f"[{args.offset} characters before]")
+        if part and found.text[args.offset - 1] != "\n":
+            part = "…" + part  # the middle of a line must not look like the start of one
     lines.append(part or "[the page shows no text]")
-    rest = len(found.text) - args.offset - len(part)
-    if rest:
-        lines.append(f"[{rest} characters more; read with offset {args.offset + len(part)}]")
-    if found.cut:
-        lines.append("[the page is too long to be read to its end]")
+    if end < len(found.text):
+        lines.append(f"[{len(found.text) - end} characters more; read with offset {end}]")
+    if found.rest:
+        lines.append(
+            f"[the page is too long to be read to its end; at most {found.rest} characters are missing]"
+        )
+    if found.frames:
+        lines.append(f"[{found.frames} frames of the page were not read]")
     if found.hidden:
         lines.append(f"[{found.hidden} pieces of text that a person cannot see are left out]")
     return "\n".join(lines)
+
+
+def _part(text: str, start: int) -> str:
+    """What one call gives of a page: whole lines, if they are not very long."""
+    part = text[start : start + READ_CHARACTERS]
+    line_end = part.rfind("\n") + 1
+    return part[:line_end] if start + len(part) < len(text) and line_end > READ_CHARACTERS // 2 else part
 
 
 async def _use(args: BrowserArgs, tabs: Tabs) -> str:
@@ -270,14 +283,19 @@ async def _wait(args: BrowserArgs, tabs: Tabs) -> str:
         return f"ok; {await tabs.describe(page)}{await _still_loading(tabs)}"
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
-    wanted = " ".join(args.text.split())
-    while wanted not in " ".join((await tabs.read()).text.split()):
+    wanted = _words(args.text)
+    while wanted not in _words((await tabs.read()).text):
         if loop.time() >= deadline:
             raise Trouble(
                 f"{short(args.text)} did not come within {limit_s:g} s; use read to see what is there"
             )
         await asyncio.sleep(0.2)
     return "ok"
+
+
+def _words(text: str) -> str:
+    """Text to be compared: the reader gives some brackets of a page as round ones."""
+    return " ".join(text.replace("[", "(").split())
 
 
 async def _answer(args: BrowserArgs, tabs: Tabs) -> str:

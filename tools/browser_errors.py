@@ -7,7 +7,7 @@ import re
 from pilotfish.tools.browser_args import BrowserArgs
 from pilotfish.tools.words import short
 
-SILENT = "the page did not answer in time, its scripts may hang; use navigate or close_tab"
+SILENT = "the page did not answer in time, it may be busy or hang; try again, or use navigate or close_tab"
 
 # What Chromium says when there is no way to a host.
 _NO_WAY = (

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from playwright.async_api import Dialog, Frame, Page
 
 from pilotfish.sandbox import PAGE_ERRORS, Browser, PageText, Sandbox, read_page
+from pilotfish.sandbox.browser_marks import shown_url
 from pilotfish.tools.words import short
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ MAX_TABS = 50
 """With so many open, no other is opened."""
 PAGE_S = 10.0
 """How long a page may take to answer, in seconds."""
-_TITLE_S, _CLOSE_S = 2.0, 5.0
+_TITLE_S, _CLOSE_S, _READ_S = 2.0, 5.0, 15.0
 
 
 class Trouble(Exception):
@@ -176,7 +177,7 @@ class Tabs:
     async def read(self) -> PageText:
         """Read the page in front, and keep its elements."""
         page = await self.page()
-        found = await self.bounded(read_page(page, self._next_ref))
+        found = await self.bounded(read_page(page, self._next_ref), _READ_S)
         self._refs = {ref: frame for ref, frame in self._refs.items() if frame.page != page} | found.refs
         self._next_ref = max([self._next_ref, *(number + 1 for number in found.refs)])
         return found
@@ -196,7 +197,7 @@ class Tabs:
             title = "no title yet"
         if page in self.crashed:
             title = "crashed"
-        return f"tab {self.number(page)}: {short(title, 80)} {page.url[:300]}"
+        return f"tab {self.number(page)}: {short(title, 80)} {shown_url(page.url, 300)}"
 
     async def list(self) -> list[str]:
         """All tabs in words, the one in front marked."""
