@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from .own_desktop import THREE, OwnDesktop, own_desktop
+if TYPE_CHECKING:
+    from .own_desktop import OwnDesktop
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -16,6 +18,8 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(scope="session")
 def _own_desktop() -> Iterator[OwnDesktop]:
+    from .own_desktop import own_desktop  # the tests of kernels run where no desktop's packages are
+
     with own_desktop() as found:
         yield found
 
@@ -23,6 +27,8 @@ def _own_desktop() -> Iterator[OwnDesktop]:
 @pytest.fixture
 def desktop(_own_desktop: OwnDesktop, monkeypatch: pytest.MonkeyPatch) -> OwnDesktop:
     """A person's own desktop, and DISPLAY set to it: three monitors, the pointer in the middle."""
+    from .own_desktop import THREE
+
     monkeypatch.setenv("DISPLAY", _own_desktop.name)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     _own_desktop.set_monitors(THREE)
