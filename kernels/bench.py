@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -101,8 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--only has {job!r}: {', '.join(JOBS)} are accepted")
     if options.keys < CHUNK or options.keys % CHUNK:
         parser.error(f"--keys is {options.keys}: multiples of {CHUNK} are accepted")
-    if options.plot is not None and not options.plot.parent.is_dir():
-        parser.error(f"--plot is {options.plot}: a file in a folder that exists is accepted")
+    if options.plot is not None and not _may_write(options.plot):
+        parser.error(
+            f"--plot is {options.plot}: a file that may be written, in a folder that exists, is accepted"
+        )
     if not torch.cuda.is_available():
         print("The bench needs a CUDA GPU, and torch finds none here.", file=sys.stderr)
         return 2
@@ -127,6 +130,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.plot is not None:
         options.plot.write_text(picture(rows), encoding="utf-8")
     return 0
+
+
+def _may_write(path: Path) -> bool:
+    if path.exists():
+        return path.is_file() and os.access(path, os.W_OK)
+    return path.parent.is_dir() and os.access(path.parent, os.W_OK)
 
 
 def headline(ceilings: Ceilings) -> str:

@@ -110,6 +110,8 @@ def test_without_a_gpu_it_says_so(
         (["--only", "lunch"], "'lunch'"),
         (["--keys", "100"], "--keys is 100"),
         (["--plot", "nowhere/at/all.svg"], "--plot is nowhere/at/all.svg"),
+        (["--plot", "."], "--plot is .: a file"),
+        (["--plot", ""], "--plot is .: a file"),
     ):
         with pytest.raises(SystemExit):
             bench.main(arguments)
