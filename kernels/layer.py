@@ -14,6 +14,7 @@ from torch import Tensor
 from pilotfish.kernels import ops, reference
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import card_of
+from pilotfish.kernels.checks import check_choice, check_scales, check_types, check_whole
 
 
 def selected_attention(
@@ -32,8 +33,14 @@ def selected_attention(
 ) -> Tensor:
     """Attention [B, H, T, D] of each sequence's T newest tokens to the blocks its index branch chooses.
 
-    batch: `Batch.single(T, N)`, made once for all layers. Gradients reach q, k and v.
+    batch: `Batch.single(T, N)`, made once for all layers. Gradients reach q, k and v. Under autocast
+    attention is computed in autocast's type. Raises ValueError, naming the argument, for what is not
+    accepted.
     """
+    check_types("q", batch, q=q_BHTD, k=k_BGND, v=v_BGND, qi=qi_BGTI, ki=ki_BNI)
+    check_whole(block=block)
+    check_choice(topk, local, init)
+    check_scales(scale=scale)
     if not has_kernels(q_BHTD, k_BGND, qi_BGTI, block, topk):
         start = k_BGND.shape[2] - q_BHTD.shape[2]
         with torch.no_grad():

@@ -2,7 +2,11 @@
 
 Each picks the kernel by shape and device, or its plain twin where no GPU is; each is a `torch.library`
 operator with a fake kernel, so `torch.compile` sees through it, and with a gradient where there is one.
-None waits for the GPU: a CUDA graph may capture them.
+None waits for the GPU: a CUDA graph may capture them. None asks `torch.autocast`: they compute in the types
+they are given. None has a second derivative, and says so in a RuntimeError where one is wanted.
+
+What is not accepted raises a ValueError that names the argument. Inputs that are not finite leave open the
+results of the rows that read the same block of the same group, and no others: docs/kernels.md, "Bad input".
 
 | job | function | gradient |
 |---|---|---|
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import reprlib
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +33,14 @@ from pilotfish.kernels import plain_attention, plain_selection, plain_training
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.checks import (
     check_attention,
-    check_ids,
+    check_choice,
+    check_chosen,
     check_loss,
     check_output,
-    check_same_device,
+    check_scales,
     check_selection,
+    check_types,
+    check_whole,
 )
 
 has_triton = importlib.util.find_spec("triton") is not None
@@ -64,11 +72,15 @@ def select_blocks(
     """The blocks of keys each token and group keeps: int32 [T, G, K], ascending, padded with -1; K = topk.
 
     Index queries [T, G, I] and keys [N, I], or pages of them [P, block, I]; see `selection.select_blocks`.
-    out: where the ids go. Raises ValueError, naming the argument, for what is not accepted.
+    NaN and -inf count as -1e30, +inf as the greatest number of fp32. out: where the ids go. Raises
+    ValueError, naming the argument, for what is not accepted.
     """
-    check_same_device("qi", qi=qi_TGI, ki=ki)
+    # What torch would refuse in words of its own; the kernels check the rest.
+    check_types("qi", batch, qi=qi_TGI, ki=ki, **({} if out is None else {"out": out}))
+    check_whole(block=block)
+    check_choice(topk, local, init)
     if not has_kernels(qi_TGI):
-        check_selection(qi_TGI, ki, batch, block, topk, local, init)
+        check_selection(qi_TGI, ki, batch, block, topk, local, init, kernels=False)
     options = (*_fields(batch), block, topk, local, init)
     if out is None:
         ids_TGK: Tensor = torch.ops.pilotfish.select_blocks(qi_TGI, ki, *options)
@@ -91,12 +103,21 @@ def sparse_attention(
     """Attention [T, H, D] of each token to the chosen blocks, and its log-sum-exp [T, H], fp32, natural.
 
     Keys and values [N, G, D], or pages of them [P, block, G, D]; see `attention.sparse_attention`.
-    Differentiable by q, k and v if keys are not paged. out: where the two results go; then nothing is
-    differentiable. Raises ValueError, naming the argument, for what is not accepted.
+    Differentiable, once, by q, k and v if keys are not paged. A key or value that is not finite leaves open
+    the rows of its group that chose its block, a query its own row; and backward, the gradients of the blocks
+    that such rows chose. out: where the two results go; then nothing is differentiable. Raises ValueError,
+    naming the argument, for what is not accepted.
     """
-    check_same_device("q", q=q_THD, k=k, v=v, ids=ids_TGK)
+    if out is not None and not (isinstance(out, tuple | list) and len(out) == 2):
+        raise ValueError(
+            f"out is {reprlib.repr(out)}: a pair of tensors is accepted, attention and log-sum-exp"
+        )
+    outputs = {} if out is None else {"out": out[0], "lse": out[1]}
+    check_types("q", batch, q=q_THD, k=k, v=v, ids=ids_TGK, **outputs)
+    check_whole(block=block)
+    check_scales(scale=scale)
     if not has_kernels(q_THD):
-        check_attention(q_THD, k, v, ids_TGK, batch, block, scale)
+        check_attention(q_THD, k, v, ids_TGK, batch, block, scale, kernels=False)
     options = (*_fields(batch), block, scale)
     if out is None:
         if _wants_gradient(q_THD, k, v):
@@ -129,11 +150,12 @@ def index_kl(
 
     Teacher: the mean over the group's heads of the main branch's attention, from q, k and the lse that
     `sparse_attention` returned; student: the softmax of the index products times `index_scale`. Gradients
-    reach qi and ki alone; the teacher is a constant. Tokens that see nothing count as 0. Raises ValueError,
-    naming the argument, for what is not accepted.
+    reach qi and ki alone, once; the teacher is a constant. Tokens that see nothing count as 0. What is not
+    finite leaves open the loss, and the gradients of rows that chose its block and of the blocks they chose.
+    Raises ValueError, naming the argument, for what is not accepted.
     """
     check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale, kernels=has_kernels(q_THD))
-    check_ids(ids_TGK, qi_TGI, block)
+    check_chosen(ids_TGK, qi_TGI, batch, block)
     loss, _, _ = torch.ops.pilotfish.index_kl(
         q_THD.detach(), k_NGD.detach(), lse_TH.detach(), qi_TGI, ki_NI, ids_TGK, *_fields(batch),
         block, scale, index_scale, _wants_gradient(qi_TGI, ki_NI),
@@ -155,7 +177,8 @@ def index_kl_dense(
     """`index_kl` over every visible key: the loss of the warm-up, when the main branch attends to all of
     them.
 
-    lse: of full attention; None: computed here. On a GPU the gradient of ki is summed by atomics, so its
+    lse: of full attention; None: computed here. What is not finite leaves open the loss and the gradients of
+    its sequence. On a GPU the gradient of ki is summed by atomics, so its
     last bits may differ between runs.
     """
     check_loss(q_THD, k_NGD, lse_TH, qi_TGI, ki_NI, batch, scale, index_scale, kernels=has_kernels(q_THD))
@@ -219,7 +242,7 @@ def _select_blocks_out(
         selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init, out=out)
     else:
         ids = plain_selection.select_blocks(qi, ki, batch, block=block, topk=topk, local=local, init=init)
-        check_output("out", out, ids)
+        check_output("out", out, ids.shape, ids.dtype, ids)
         out.copy_(ids)
 
 
@@ -250,8 +273,8 @@ def _sparse_attention_out(
         attention.sparse_attention(q, k, v, ids, batch, block=block, scale=scale, out=out, lse=lse)
         return
     results = plain_attention.plain_sparse_attention(q, k, v, ids, batch, block=block, scale=scale)
-    check_output("out", out, results[0])
-    check_output("lse", lse, results[1])
+    check_output("out", out, q.shape, q.dtype, q)
+    check_output("lse", lse, q.shape[:2], torch.float32, q)
     out.copy_(results[0])
     lse.copy_(results[1])
 
@@ -270,6 +293,16 @@ def _sparse_attention_backward(
     )
     with _fitting("q", q):
         return differentiate(dout, dlse, q, k, v, ids, out, lse, batch, block=block, scale=scale)
+
+
+def _refuse_second(ctx: Any, *gradients: Tensor) -> None:
+    raise RuntimeError(
+        "sparse_attention and the index losses have no second derivative: call autograd without create_graph,"
+        " or detach their gradients"
+    )
+
+
+_sparse_attention_backward.register_autograd(_refuse_second)
 
 
 @_sparse_attention_backward.register_fake
@@ -340,16 +373,29 @@ def _fake_loss(
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     _, dqi, dki = output
     ctx.mark_non_differentiable(dqi, dki)
-    ctx.save_for_backward(dqi, dki)
-    ctx.inputs, ctx.key_type = len(inputs), inputs[4].dtype
+    ctx.save_for_backward(dqi, dki, *inputs[3:5])
+    ctx.inputs = len(inputs)
 
 
 def _loss_gradients(ctx: Any, dloss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    dqi, dki = ctx.saved_tensors
-    gradients = ((dqi * dloss).to(dqi.dtype), (dki * dloss).to(ctx.key_type))
+    gradients = torch.ops.pilotfish.index_kl_backward(dloss, *ctx.saved_tensors)
     return (None, None, None, *gradients, *(None for _ in range(ctx.inputs - 5)))
 
 
+@torch.library.custom_op("pilotfish::index_kl_backward", mutates_args=())
+def _index_kl_backward(
+    dloss: Tensor, dqi: Tensor, dki: Tensor, qi: Tensor, ki: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients by qi and ki, which are here so that autograd knows what the gradients hang on."""
+    return (dqi * dloss).to(qi.dtype), (dki * dloss).to(ki.dtype)
+
+
+@_index_kl_backward.register_fake
+def _(dloss: Tensor, dqi: Tensor, dki: Tensor, qi: Tensor, ki: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(dqi), torch.empty_like(dki, dtype=ki.dtype)
+
+
+_index_kl_backward.register_autograd(_refuse_second)
 for _op in (_index_kl, _index_kl_dense):
     _op.register_fake(_fake_loss)
     _op.register_autograd(_loss_gradients, setup_context=_keep_gradients)

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.exact import exact
 
 GATHERED_VALUES = 1 << 24
 """Key values gathered at a time, which bounds the memory."""
 
 
+@exact
 def plain_sparse_attention(
     q_THD: Tensor, k: Tensor, v: Tensor, ids_TGK: Tensor, batch: Batch, *, block: int, scale: float
 ) -> tuple[Tensor, Tensor]:

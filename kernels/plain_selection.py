@@ -14,11 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.exact import exact
 
 NAN_SCORE = -1e30  # the official rule: NaN ranks below every number; here nothing visible ranks lower
+MAX_SCORE = torch.finfo(torch.float32).max  # and nothing but a forced block ranks higher than this
 PIECE = 1 << 25  # products held at a time
 
 
+@exact
 def select_blocks(
     qi_TGD: Tensor, ki: Tensor, batch: Batch, *, block: int, topk: int, local: int = 1, init: int = 0
 ) -> Tensor:
@@ -59,8 +62,7 @@ def block_scores(qi_TGD: Tensor, ki_ND: Tensor, visible_T: Tensor, block: int) -
     wide = torch.float64 if qi_TGD.dtype == torch.float64 else torch.float32
     N = ki_ND.shape[0]
     scores_TGN = qi_TGD.to(wide) @ ki_ND.to(wide).T
-    largest = torch.finfo(torch.float32).max
-    scores_TGN = scores_TGN.nan_to_num(nan=NAN_SCORE, posinf=largest).clamp(NAN_SCORE, largest)
+    scores_TGN = scores_TGN.nan_to_num(nan=NAN_SCORE, posinf=MAX_SCORE).clamp(NAN_SCORE, MAX_SCORE)
     hidden_TN = torch.arange(N, device=ki_ND.device) >= visible_T[:, None]
     scores_TGN = scores_TGN.masked_fill(hidden_TN[:, None], float("-inf"))
     return F.pad(scores_TGN, (0, -N % block), value=float("-inf")).unflatten(-1, (-1, block)).amax(-1)
@@ -69,12 +71,18 @@ def block_scores(qi_TGD: Tensor, ki_ND: Tensor, visible_T: Tensor, block: int) -
 def top_blocks(
     scores_TGC: Tensor, visible_T: Tensor, block: int, topk: int, local: int = 1, init: int = 0
 ) -> Tensor:
-    """Kept ids, int32 [T, G, K], ascending, padded with -1: higher score first, then lower block id."""
+    """Kept ids, int32 [T, G, K], ascending, padded with -1: higher score first, then lower block id.
+
+    Scores count as -1e30 to the greatest number of float32, NaN as the least; what a token sees nothing of is
+    never kept.
+    """
     C = scores_TGC.shape[-1]
     block_C = torch.arange(C, device=scores_TGC.device)
     own_T1 = (visible_T[:, None] - 1) // block
     forced_TC = (block_C <= own_T1) & ((block_C > own_T1 - local) | (block_C < init))
+    scores_TGC = scores_TGC.nan_to_num(nan=NAN_SCORE).clamp(NAN_SCORE, MAX_SCORE)
     scores_TGC = scores_TGC.masked_fill(forced_TC[:, None], float("inf"))
+    scores_TGC = scores_TGC.masked_fill((block_C > own_T1)[:, None], float("-inf"))
     scores_TGC = F.pad(scores_TGC, (0, max(0, topk - C)), value=float("-inf"))
     ranked, order = scores_TGC.sort(dim=-1, descending=True, stable=True)
     none = 2**31 - 1

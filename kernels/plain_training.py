@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.exact import exact
 from pilotfish.kernels.plain_attention import gather_blocks
 from pilotfish.kernels.plain_selection import sequence_keys
 
@@ -25,6 +26,7 @@ VALUES = 1 << 24
 Result = tuple[Tensor, Tensor, Tensor]
 
 
+@exact
 def plain_sparse_attention_backward(
     dout_THD: Tensor,
     dlse_TH: Tensor,
@@ -53,11 +55,15 @@ def plain_sparse_attention_backward(
         ds_TGRL = p_TGRL * (dout_TGRD @ v_TGLD.transpose(-1, -2) - delta_TGR1) * scale
         dq_THD[part] = (ds_TGRL @ k_TGLD).flatten(1, 2).to(q_THD.dtype)
         rows_TGL = _key_rows(ids_TGK, batch, part, block, N)
-        _scatter(dk_NGD, rows_TGL, ds_TGRL.transpose(-1, -2) @ q_TGRD)
-        _scatter(dv_NGD, rows_TGL, p_TGRL.transpose(-1, -2) @ dout_TGRD)
+        # What is not seen weighs 0, which does not help where a row is NaN: it must not reach other keys.
+        hidden_TGL1 = ~seen_TGL[..., None]
+        for sums_NGD, of_rows in ((dk_NGD, (ds_TGRL, q_TGRD)), (dv_NGD, (p_TGRL, dout_TGRD))):
+            values_TGLD = of_rows[0].transpose(-1, -2) @ of_rows[1]
+            _scatter(sums_NGD, rows_TGL, values_TGLD.masked_fill(hidden_TGL1, 0))
     return dq_THD, dk_NGD.to(k_NGD.dtype), dv_NGD.to(v_NGD.dtype)
 
 
+@exact
 def plain_index_kl(
     q_THD: Tensor,
     k_NGD: Tensor,
@@ -90,11 +96,12 @@ def plain_index_kl(
             if N == 0:
                 continue
             rows_TGL = _key_rows(ids_TGK, batch, part, block, N)
-            dki_TGLI = ds_TGL[..., None] * qi[:, :, None]
+            dki_TGLI = (ds_TGL[..., None] * qi[:, :, None]).masked_fill(~seen_TGL[..., None], 0)
             dki_NI.index_add_(0, rows_TGL.flatten(), dki_TGLI.reshape(-1, width))
     return total, dqi_TGI, dki_NI
 
 
+@exact
 def plain_index_kl_dense(
     q_THD: Tensor,
     k_NGD: Tensor,

@@ -11,28 +11,44 @@ of keys, K kept blocks. Query i of the T stands at position `start + i`; keys st
 
 from __future__ import annotations
 
+import reprlib
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NAN_SCORE = -1e30  # the official rule: a NaN score ranks below every number but above "not visible"
+from pilotfish.kernels.checks import check_choice, check_whole
+from pilotfish.kernels.exact import exact
+from pilotfish.kernels.plain_selection import NAN_SCORE, top_blocks
+
 MASKED_PATH_LIMIT = 1 << 23  # query x key pairs per group up to which one masked pass beats gathering
 GATHER_ROWS = 128
 CHOOSE_ROWS = 512  # queries whose blocks are chosen at a time
 SCORES_AT_ONCE = 1 << 22  # products of queries and keys held at a time
 
 
+@exact
 def choose_blocks(
     q_BGTD: Tensor, k_BND: Tensor, start: int, block: int, topk: int, local: int = 1, init: int = 0
 ) -> Tensor:
     """The blocks each query of each group keeps: `select_blocks` of `block_scores`, some queries at a time.
 
-    Memory grows with T and N, never with T x N.
+    Memory grows with T and N, never with T x N. Raises ValueError, naming the argument, for what is not
+    accepted.
     """
+    for name, x in (("q", q_BGTD), ("k", k_BND)):
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != (4 if name == "q" else 3):
+            what = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else reprlib.repr(x)
+            shape = "[B, G, T, D]" if name == "q" else "[B, N, D]"
+            raise ValueError(f"{name} is {what}: a float tensor {shape} is accepted")
     T, N = q_BGTD.shape[2], k_BND.shape[1]
+    _check_blocks(block, topk, local, init)
+    check_whole(start=start)
+    if start < 0 or start + T != N:
+        raise ValueError(f"start is {start}: {N - T}, where the {T} newest of {N} keys begin, is accepted")
     kept = min(topk, -(-N // block))
     parts = []
-    for i in range(0, T, CHOOSE_ROWS):
+    for i in range(0, max(T, 1), CHOOSE_ROWS):
         rows = q_BGTD[:, :, i : i + CHOOSE_ROWS]
         scores = block_scores(rows, k_BND[:, : start + i + rows.shape[2]], start + i, block)
         ids = select_blocks(scores, start + i, block, topk, local, init)
@@ -40,6 +56,7 @@ def choose_blocks(
     return torch.cat(parts, dim=2)
 
 
+@exact
 def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tensor:
     """Scores of every block of keys, fp32 [B, G, T, C]; -inf where no key of the block is visible."""
     B, G, T, _ = q_BGTD.shape
@@ -66,19 +83,21 @@ def select_blocks(
 ) -> Tensor:
     """Kept block ids, int64 [B, G, T, K], ascending, padded with -1; K = min(topk, C).
 
-    Ties follow the official rule: higher score first, then the lower block id.
+    The rule is that of `plain_selection.top_blocks`: forced blocks, then higher score, then the lower id.
     """
-    T, C = scores_BGTC.shape[-2:]
-    own_T = torch.arange(start, start + T, device=scores_BGTC.device) // block
-    block_C = torch.arange(C, device=scores_BGTC.device)
-    visible_TC = block_C[None] <= own_T[:, None]
-    forced_TC = ((block_C[None] > own_T[:, None] - local) | (block_C[None] < init)) & visible_TC
-    scores_BGTC = scores_BGTC.masked_fill(forced_TC, float("inf")).masked_fill(~visible_TC, float("-inf"))
-    kept = min(topk, C)
-    ranked, order = scores_BGTC.sort(dim=-1, descending=True, stable=True)
-    ids = order[..., :kept].masked_fill(ranked[..., :kept] == float("-inf"), C)
-    ids = ids.sort(dim=-1).values
-    return ids.masked_fill(ids == C, -1)
+    _check_blocks(block, topk, local, init)
+    B, G, T, C = scores_BGTC.shape
+    visible_T = torch.arange(start + 1, start + T + 1, device=scores_BGTC.device)
+    scores_TGC = scores_BGTC.permute(2, 0, 1, 3).flatten(1, 2)
+    ids_TGK = top_blocks(scores_TGC, visible_T, block, min(topk, C), local, init)
+    return ids_TGK.long().unflatten(1, (B, G)).permute(1, 2, 0, 3)
+
+
+def _check_blocks(block: int, topk: int, local: int, init: int) -> None:
+    check_whole(block=block)
+    if block < 1:
+        raise ValueError(f"block is {block}: 1 or more is accepted")
+    check_choice(topk, local, init)
 
 
 def keep_mask(ids_BGTK: Tensor, start: int, block: int, keys: int) -> Tensor:
@@ -169,6 +188,7 @@ def _gathered_rows(
     return out.transpose(2, 3).reshape(B, H, T, D)
 
 
+@exact
 def index_kl(
     q_BHTD: Tensor, k_BGND: Tensor, qi_BGTD: Tensor, ki_BND: Tensor, keep_BGTN: Tensor, scale: float
 ) -> Tensor:

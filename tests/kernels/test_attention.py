@@ -370,7 +370,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "type": ({"q": torch.empty(9, 6, 64, dtype=torch.float64)}, "q is torch.float64"),
     "head width": ({"q": torch.empty(9, 6, 80)}, "width 80: 64 or 128"),
     "block": ({"block": 16}, "block is 16: 32, 64 or 128"),
-    "scale": ({"scale": 0.0}, "scale is 0.0: a positive"),
+    "scale": ({"scale": 0.0}, "scale is 0.0: a number from 1e-30 to 1e+30"),
     "key type": ({"k": torch.empty(300, 2, 64, dtype=BF16)}, "k is torch.bfloat16"),
     "key shape": ({"k": torch.empty(300, 64)}, "k is torch.float32 [300, 64]"),
     "values": ({"v": torch.empty(299, 2, 64)}, "v is torch.float32 [299, 2, 64]"),

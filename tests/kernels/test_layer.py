@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
-from pilotfish.kernels import layer, reference
+from pilotfish.kernels import layer, plain_selection, reference
 from pilotfish.kernels.batch import Batch
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -61,6 +63,25 @@ def test_choosing_a_few_rows_and_keys_at_a_time_changes_nothing(monkeypatch: pyt
     torch.testing.assert_close(reference.block_scores(qi, ki, 263, 32), scores)
     assert torch.equal(reference.choose_blocks(qi, ki, 263, 32, 4), at_once)
     assert reference.choose_blocks(qi[:1, :, :1], ki[:1, :1], 0, 32, 4).tolist() == [[[[0]], [[0]]]]
+
+
+def test_scores_that_are_no_numbers_cost_no_forced_block(device: torch.device) -> None:
+    """As the kernels have it: infinities rank below a forced block, and above what is not seen."""
+    qi, ki = torch.ones(1, 2, 3, 64, device=device), torch.randn(1, 320, 64, device=device)
+    ki[0, :64], ki[0, 64], ki[0, 96:128], ki[0, 128:160] = math.inf, math.nan, -math.inf, math.nan
+    batch, options = Batch.single(3, 320, device), {"block": 32, "local": 2, "init": 1}
+    for topk in (3, 4, 5, 16):
+        ids = reference.choose_blocks(qi, ki, 317, topk=topk, **options)
+        wanted = plain_selection.select_blocks(qi[0].transpose(0, 1), ki[0], batch, topk=topk, **options)
+        assert torch.equal(ids[0].transpose(0, 1), wanted[..., : ids.shape[-1]])
+    assert ids[0, 0, 0].tolist() == [*range(10)]
+
+
+def test_autocast_does_not_change_the_choice(device: torch.device) -> None:
+    _, _, _, qi, ki = _cached(device, 2, 70, 333)
+    with torch.autocast(device.type, torch.bfloat16):
+        ids = reference.choose_blocks(qi, ki, 263, 32, 4)
+    assert torch.equal(ids, reference.choose_blocks(qi, ki, 263, 32, 4))
 
 
 @gpu

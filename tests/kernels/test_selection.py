@@ -305,15 +305,15 @@ def test_bad_input_is_refused_in_one_sentence(device: torch.device) -> None:
     batch = Batch.single(3, 300, device)
     pages = torch.zeros(1, 5, dtype=torch.int32, device=device)
     bad: list[tuple[str, str, Tensor, Tensor, Batch, dict[str, Any]]] = [
-        ("qi has shape [3, 128]", "[tokens, index heads, width]", qi.flatten(1), ki, batch, {}),
-        ("ki has shape [300, 32]", "[keys, width] of width 64", qi, ki[:, :32], batch, {}),
-        ("qi has width 48", "(32, 64, 128)", qi[..., :48], ki[:, :48], batch, {}),
-        ("ki torch.float16", "both of one type", qi, ki.half(), batch, {}),
-        ("qi is torch.float64", "both of one type", qi.double(), ki.double(), batch, {}),
-        ("ki has strides (1, 300)", "the last of 1", qi, ki.T.contiguous().T, batch, {}),
-        ("block is 16", "(32, 64, 128)", qi, ki, batch, {"block": 16}),
+        ("qi is torch.float32 [3, 128]", "[T, G, I]", qi.flatten(1), ki, batch, {}),
+        ("ki is torch.float32 [300, 32]", "[N, I] with I = 64", qi, ki[:, :32], batch, {}),
+        ("qi has width 48", "32, 64 or 128", qi[..., :48], ki[:, :48], batch, {}),
+        ("ki is torch.float16", "torch.float32 [N, I]", qi, ki.half(), batch, {}),
+        ("qi is torch.float64", "torch.float8_e4m3fn", qi.double(), ki.double(), batch, {}),
+        ("ki has strides (1, 300)", "ki.contiguous()", qi, ki.T.contiguous().T, batch, {}),
+        ("block is 16", "32, 64 or 128", qi, ki, batch, {"block": 16}),
         ("topk is 33", "1 to 32", qi, ki, batch, {"topk": 33}),
-        ("topk is 0", "1 to 32", qi, ki, batch, {"topk": 0}),
+        ("topk is 0", "1 or more", qi, ki, batch, {"topk": 0}),
         ("local is 3 and init 2", "at most topk = 4", qi, ki, batch, {"local": 3, "init": 2}),
         ("ki has 299 keys", "batch.max_keys = 300", qi, ki[:299], batch, {}),
         (
