@@ -91,6 +91,7 @@ class UsageData(BaseModel):
     vision_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    retries: int = 0
 
 
 class AttemptData(BaseModel):

@@ -102,7 +102,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one answer cost. Tokens and wall seconds; `cached_tokens` were not computed again."""
+    """What one answer cost. Tokens and wall seconds; `cached_tokens` were not computed again.
+
+    retries: how often a server was asked again before it began to answer.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -110,6 +113,7 @@ class Usage:
     vision_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    retries: int = 0
 
 
 @dataclass(frozen=True)

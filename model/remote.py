@@ -98,7 +98,6 @@ class RemoteModel:
         self, body: dict[str, Any], reader: AnswerReader, watch: Watch
     ) -> AsyncGenerator[Said, None]:
         """Ask until an answer begins, and read it. Raises `Trouble` when it then breaks off."""
-        failures = 0
         async with await watch.wait(asyncio.to_thread(self.server.client)) as client:
             while True:
                 try:
@@ -112,8 +111,8 @@ class RemoteModel:
                 except Trouble as trouble:
                     if reader.begun:
                         raise
-                    failures += 1
-                    pause_s = self._pause(trouble, failures, watch.left_s)
+                    reader.retries += 1
+                    pause_s = self._pause(trouble, reader.retries, watch.left_s)
                     with contextlib.suppress(TimeoutError):
                         await watch.wait(asyncio.sleep(pause_s + 1), pause_s)
 

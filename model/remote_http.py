@@ -233,7 +233,7 @@ class Server:
     def masked(self, text: str) -> str:
         """A server's words on one line, short, and without the key, which some repeat."""
         line = " ".join(text.split())
-        if self._key is not None:
+        if self._key is not None and len(self._key) > 5:
             line = line.replace(self._key, "***")
         return line if len(line) <= 300 else f"{line[:300]}…"
 
@@ -318,16 +318,16 @@ class Server:
 def check_url(url: str) -> str:
     """A base URL without a slash at its end; raises ModelError for one that cannot be used."""
     mend = "write it as http://127.0.0.1:8000/v1"
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ModelError(
+            "The server's URL holds a name or a password; put the key into an environment variable."
+        )
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 (a property that raises)
         httpx2.URL(url)
     except (ValueError, httpx2.InvalidURL) as error:
         raise ModelError(f"The server's URL {url!r} cannot be read ({error}); {mend}.") from None
-    if parts.username is not None or parts.password is not None:
-        raise ModelError(
-            "The server's URL holds a name or a password; put the key into an environment variable."
-        )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ModelError(f"The server's URL {url!r} is none of http or https; {mend}.")
     if parts.query or parts.fragment:

@@ -77,7 +77,11 @@ class EventLines:
         _check_size(self._size + len(self._rest))
 
     def close(self) -> Iterator[str]:
-        """The bytes have ended; the last event may lack its empty line."""
+        """The bytes have ended; the last event may lack its empty line. Raises Trouble within a character."""
+        try:
+            self._rest.decode()
+        except UnicodeDecodeError:
+            raise Trouble("ended the connection within a character") from None
         for line in (bytes(self._rest.rstrip(b"\r")), b""):
             yield from self._line(line)
 
@@ -127,7 +131,7 @@ class AnswerReader:
 
     finish: the server's `finish_reason`, None until it has come. done: whether the server has said that
     nothing follows. reasoning_field: how it calls thinking. faults: a sentence for each call that could not
-    be read. logprobs: of the tokens that the server gave one for.
+    be read. logprobs: of the tokens that the server gave one for. retries: set by whoever asks again.
     """
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
@@ -136,6 +140,7 @@ class AnswerReader:
         self.reasoning_field: str | None = None
         self.faults: list[str] = []
         self.logprobs: list[float] = []
+        self.retries = 0
         self._schemas = {tool.name: tool.parameters for tool in tools}
         self._parser = AnswerParser(tools)
         self._written = self._size = 0
@@ -219,6 +224,7 @@ class AnswerReader:
             output_tokens=-(-self._written // BYTES_PER_TOKEN) if written is None else written,
             prefill_s=began_s - self._made_s,
             decode_s=ended_s - began_s,
+            retries=self.retries,
         )
 
     def _delta(self, delta: Mapping[str, Any]) -> list[Said]:

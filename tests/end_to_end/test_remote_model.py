@@ -6,8 +6,10 @@ import base64
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from pilotfish.model.protocol import ModelError
 from pilotfish.model.remote import RemoteModel
 from pilotfish.tasks.format import Task
 
-from ..scripted_server import ScriptedServer, answer, call_delta, error, reply, stream
+from ..scripted_server import ScriptedServer, answer, call_delta, error, reply, silent, stream
 from .conftest import SHELL, Open
 
 KEY = "sk-0123456789"
@@ -66,7 +68,9 @@ def test_a_shell_task_through_the_command(tmp_path: Path) -> None:
     assert last[:-2] == broken, "the conversation is as it was before the answer that broke off"
     folder = Path(result["folder"])
     run = read_run(folder)
-    assert [event.usage.output_tokens for event in run.events if isinstance(event, Answered)][1:] == [9, 2]
+    usages = [event.usage for event in run.events if isinstance(event, Answered)]
+    assert [usage.output_tokens for usage in usages][1:] == [9, 2]
+    assert [usage.retries for usage in usages] == [1, 0, 0]
     (intended,) = (event for event in run.events if isinstance(event, Intended))
     assert intended.call.arguments == {"command": "echo done > result.txt"}
     assert not (folder / "workspace" / "half").exists()
@@ -79,6 +83,28 @@ def test_a_shell_task_through_the_command(tmp_path: Path) -> None:
     assert KEY not in done.stdout + done.stderr
     assistant, tool = last[-2:]
     assert assistant["tool_calls"][0]["id"] == tool["tool_call_id"]
+
+
+def test_ctrl_c_hangs_up(tmp_path: Path) -> None:
+    (tmp_path / "write-done.yaml").write_text(SHELL)
+    with ScriptedServer([silent]) as server:
+        words = [
+            "run",
+            "write-done.yaml",
+            "--model",
+            f"openai:{server.url}#m",
+            "--record-dir",
+            "runs",
+            "--json",
+        ]
+        command = [sys.executable, "-m", "pilotfish.agent.cli", *words]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+            while not server.asked and running.poll() is None:
+                time.sleep(0.05)
+            running.send_signal(signal.SIGINT)
+            output, _ = running.communicate(timeout=60)
+        assert server.hung_up.wait(10)
+    assert (running.returncode, json.loads(output)["end"]) == (130, "stopped")
 
 
 async def test_the_frames_arrive_as_they_were(web_task: Task, open_episode: Open, tmp_path: Path) -> None:

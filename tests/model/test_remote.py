@@ -423,7 +423,7 @@ async def test_what_may_pass_is_asked_again_a_few_times(step: Step, says: str) -
     with ScriptedServer([step, step, answer("There.", WAIT)]) as server:
         chunks = await play(server)
         assert (text_of(chunks), calls_of(chunks)) == ("There.", WAIT)
-        assert len(server.asked) == 3
+        assert (len(server.asked), end_of(chunks).usage.retries) == (3, 2)
         assert server.asked[0].body == server.asked[2].body
     with ScriptedServer([step]) as server:
         with pytest.raises(ModelError, match="3 times") as caught:
@@ -451,6 +451,7 @@ async def test_what_the_server_asks_for_is_waited() -> None:
     [
         ([], "ended the connection"),
         ([b'data: {"choices": [{"del'], "not JSON"),
+        (['data: {"choices": "ü'.encode()[:-1]], "within a character"),
         ([b"data: nonsense\n\n", delta("stop")], "not JSON"),
         ([{"error": {"message": "out of memory"}}], "out of memory"),
         ([1.0], "sent nothing for 0.3 s"),
@@ -558,6 +559,7 @@ async def test_fields_that_a_server_refuses_are_left_out() -> None:
         ("example.com/v1", "http or https"),
         ("http://", "http or https"),
         ("http://user:pass@example.com/v1", "a name or a password"),
+        ("http://user:pass@[::1/v1", "a name or a password"),
         ("https://example.com/v1?key=1", "more than an address"),
         ("http://example.com:99999/v1", "cannot be read"),
         ("http://[::1/v1", "cannot be read"),
