@@ -121,19 +121,18 @@ class Cache:
             twin.length = length
         return twin
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All it holds, by the names of the pool's buffers: [1, G, N, D] or [1, N, Di] of `length` tokens."""
-        return {name: self._read(buffer, self.length) for name, buffer in self.pool.buffers.items()}
+    def tensors(self, length: int) -> dict[str, Tensor]:
+        """What it holds of the first `length` tokens: [1, G, N, D] or [1, N, Di] by the pool's names."""
+        return {name: self._read(buffer, length) for name, buffer in self.pool.buffers.items()}
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
-        """Append what `tensors` of another cache gave."""
-        added = {x.shape[-2] for x in tensors.values()}
+        """Append what `tensors` of a cache gave."""
         assert tensors.keys() == self.pool.buffers.keys()
-        assert len(added) == 1
-        self.reserve(self.length + min(added))
+        (added,) = {x.shape[-2] for x in tensors.values()}
+        self.reserve(self.length + added)
         for name, new in tensors.items():
             self._append(name, new)
-        self.advance(min(added))
+        self.advance(added)
 
     def _append(self, name: str, new: Tensor) -> Tensor:
         buffer, at, end = self.pool.buffers[name], 0, self.length + new.shape[-2]

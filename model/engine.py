@@ -7,7 +7,7 @@ chunk of the prompt and every token of the answer.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import math
 import os
 import threading
@@ -27,10 +27,12 @@ from pilotfish.model.chat import ChatFormat
 from pilotfish.model.constraint import CallConstraint, CallConstraints
 from pilotfish.model.images import Media, clip_grid, clip_patches
 from pilotfish.model.m3 import M3
+from pilotfish.model.memory import memory_named
 from pilotfish.model.parser import AnswerParser, Event
 from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import CallChunk, Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
+from pilotfish.model.saved import key_of
 from pilotfish.model.sequence import Tokens
 from pilotfish.model.stopping import StopFilter
 from pilotfish.model.text import AttentionKind
@@ -71,7 +73,7 @@ class Engine:
             torch.set_num_threads(cpu_threads())
         self.tokenizer = Tokenizer.from_folder(folder)
         self.format = ChatFormat.from_folder(folder, self.tokenizer, clip_grid)
-        with _memory_named(f"the weights of {folder.name} on {chosen}", "choose a smaller checkpoint"):
+        with memory_named(f"the weights of {folder.name} on {chosen}", "choose a smaller checkpoint"):
             self.model, self.config = checkpoint.load(folder, chosen, pick_dtype(dtype, chosen))
         self._stop_ids, self._forbidden = self._token_roles()
         self._constraints = CallConstraints(self.tokenizer, self._stop_ids)
@@ -93,6 +95,28 @@ class Engine:
     def bytes_for(self, tokens: int) -> int:
         """Memory that the cache of a conversation of so many tokens takes."""
         return self.prefixes.pool.bytes_for(tokens)
+
+    async def save(self, path: Path | str) -> int:
+        """Write to a file what the last conversation has for its next prompt; returns its tokens.
+
+        Raises ModelError when it is too short or the file cannot be written.
+        """
+        return await self._work(lambda: self.prefixes.save(path, self._key))
+
+    async def load(self, path: Path | str) -> int:
+        """Read what an engine alike saved, so that prompts which begin so need not compute it.
+
+        Returns its tokens. Raises ModelError when the file is missing, damaged, or not this engine's: made by
+        other weights, another tokenizer, or on another device; nothing is lost then.
+        """
+        return await self._work(lambda: self.prefixes.load(path, self._key))
+
+    async def _work(self, job: Callable[[], int]) -> int:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, job)
+
+    @functools.cached_property
+    def _key(self) -> dict[str, str]:
+        return key_of(self.model, self.tokenizer)
 
     async def respond(
         self,
@@ -175,7 +199,7 @@ class Engine:
             )
         most = max(0, min(limits.max_tokens, room))
         began_s, self.features.seconds = time.perf_counter(), 0.0
-        with _memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
+        with memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
             self.sequence = self.prefixes.pick(tokens, most)
             cached = self.sequence.length
             scores = self.sequence.extend(
@@ -372,14 +396,3 @@ def cpu_threads() -> int:
         return max(1, int(os.environ["OMP_NUM_THREADS"]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)
-
-
-@contextlib.contextmanager
-def _memory_named(what: str, mend: str) -> Iterator[None]:
-    """Turn running out of memory into a ModelError."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise ModelError(f"There is not enough memory for {what}; {mend}.") from None
-        raise

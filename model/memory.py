@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+
+from pilotfish.model.protocol import ModelError
 
 GIB = 1024**3
 
@@ -26,6 +30,17 @@ def free_bytes(device: torch.device) -> int:
 def gib(count: int) -> str:
     """Bytes as a person reads them in a sentence."""
     return f"{count / GIB:.2f} GiB"
+
+
+@contextlib.contextmanager
+def memory_named(what: str, mend: str) -> Iterator[None]:
+    """Turn running out of memory into a ModelError."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            raise ModelError(f"There is not enough memory for {what}; {mend}.") from None
+        raise
 
 
 def _machine_bytes() -> int:

@@ -6,6 +6,9 @@ begin alike share the pages of what they have in common for as long as they are 
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pilotfish.model import saved
 from pilotfish.model.m3 import M3
 from pilotfish.model.sequence import Tokens, TokenSequence, pool_for
 from pilotfish.model.text import AttentionKind
@@ -54,9 +57,18 @@ class Prefixes:
         """An empty sequence out of the same pool, not kept."""
         return TokenSequence(self.model, chunk=self.chunk, attention=self.attention, pool=self.pool)
 
-    def keep(self, sequence: TokenSequence) -> None:
-        """Keep a sequence that came from elsewhere as the one used last."""
-        self._make_room(sequence, sequence.length)
+    def save(self, path: Path | str, key: dict[str, str]) -> int:
+        """Write what the sequence used last has for the next prompt; see `saved.save`."""
+        return saved.save(self._kept[-1] if self._kept else self.new(), path, key)
+
+    def load(self, path: Path | str, key: dict[str, str]) -> int:
+        """Keep a sequence from a file as the one used last; returns its tokens. See `saved.load`."""
+        sequence = self.new()
+        found = saved.load(path, sequence, key)
+        self.pool.refuse_beyond(len(found.tokens))
+        self._make_room(sequence, len(found.tokens))
+        sequence.fill(found.tokens, found.tensors)
+        return sequence.length
 
     def _make_room(self, sequence: TokenSequence, tokens: int) -> None:
         """Make a sequence the last of the kept, with pages for so many tokens, in a row if memory allows."""

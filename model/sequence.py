@@ -152,6 +152,12 @@ class TokenSequence:
         self.cache.truncate(length)
         self.tokens = self.tokens.cut(length)
 
+    def fill(self, tokens: Tokens, tensors: dict[str, Tensor]) -> None:
+        """Make an empty sequence hold tokens whose cache was computed before."""
+        assert self.length == 0
+        self.cache.fill(tensors)
+        self.tokens = tokens
+
     def fork(self, length: int | None = None) -> TokenSequence:
         """A sequence of the first `length` tokens (None: of all) that goes its own way, on shared pages."""
         twin = TokenSequence(self.model, chunk=self.chunk, attention=self.attention, pool=self.cache.pool)

@@ -255,7 +255,10 @@ class TextModel(nn.Module):
     def __init__(self, config: TextConfig):
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Its own draw of weights, which nobody keeps, would import seconds' worth of torch where a model is
+        # laid out before it is loaded.
+        blank = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, _weight=blank)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
         self.norm = GemmaRMSNorm(config.hidden_size, config.rms_norm_eps)
 

@@ -9,6 +9,8 @@ Markers are found by their spelling, so any checkpoint of the family works, what
 from __future__ import annotations
 
 import codecs
+import functools
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -74,6 +76,12 @@ class Tokenizer:
         if not isinstance(description, dict):
             raise ModelError(f"{path} holds no JSON object; fetch the checkpoint again")
         return cls(description, source=str(path))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What every id means, as a hash."""
+        described = self._ordinary.to_str() + json.dumps(self.markers, sort_keys=True)
+        return hashlib.sha256(described.encode()).hexdigest()
 
     def id(self, marker: str) -> int:
         """The id of an added token; raises `ModelError` when this tokenizer has none of that spelling."""

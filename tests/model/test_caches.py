@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pilotfish.model import checkpoint
+from pilotfish.model import checkpoint, saved
 from pilotfish.model.m3 import M3
 from pilotfish.model.memory import GIB, free_bytes
 from pilotfish.model.pages import PagePool
@@ -33,6 +34,7 @@ STEPS = st.lists(
         st.tuples(st.just("truncate"), NUMBER, st.floats(0, 1)),
         st.tuples(st.just("fork"), NUMBER, st.floats(0, 1)),
         st.tuples(st.just("settle"), NUMBER, st.integers(0, 60)),
+        st.tuples(st.just("save"), NUMBER, st.none()),
         st.tuples(st.just("end"), NUMBER, st.none()),
     ),
     min_size=4,
@@ -75,12 +77,17 @@ def cold(model: M3) -> Callable[..., Tensor]:
     return scores
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("saved")
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_whatever_happens_the_scores_are_cold_ones(
-    model: M3, cold: Callable[..., Tensor], steps: list[tuple[str, int, object]]
+    model: M3, cold: Callable[..., Tensor], folder: Path, steps: list[tuple[str, int, object]]
 ) -> None:
-    pool = pool_for(model)
+    pool, path = pool_for(model), folder / "sequence"
     held: list[tuple[TokenSequence, list[int] | None]] = [
         (TokenSequence(model, chunk=CHUNK, pool=pool), None)
     ]
@@ -107,6 +114,12 @@ def test_whatever_happens_the_scores_are_cold_ones(
             case "settle", int(more):
                 sequence.cache.settle(sequence.length + more)
                 assert sequence.cache.in_one_run
+            case "save", _ if sequence.whole:
+                whole = saved.save(sequence, path, {})
+                found = saved.load(path, sequence, {})
+                held.append((TokenSequence(model, chunk=CHUNK, pool=pool), None))
+                held[-1][0].fill(found.tokens, found.tensors)
+                assert held[-1][0].whole == whole == sequence.whole
             case "end", _ if len(held) > 1:
                 del held[number]
                 sequence = held[0][0]
