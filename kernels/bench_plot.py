@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 from xml.sax.saxutils import escape
+
+from pilotfish.kernels.bench_table import Row
 
 PANEL, MARGIN, GAP = (360, 260), 60, 40
 COLOURS = {"full attention": "#888888", "bf16": "#1f6fb4", "fp8": "#d1603d"}
 PANELS = {"chunk": "8,192 new tokens", "step": "32 new tokens", "decode": "one token"}
 
 
-class Timed(Protocol):
-    """As much of a row of the bench as is drawn."""
-
-    @property
-    def job(self) -> str: ...
-    @property
-    def new_tokens(self) -> int: ...
-    @property
-    def keys(self) -> int: ...
-    @property
-    def index_type(self) -> str: ...
-    @property
-    def ours_ms(self) -> float: ...
-    @property
-    def full_ms(self) -> float | None: ...
-
-
-def picture(rows: Sequence[Timed]) -> str:
+def picture(rows: Sequence[Row]) -> str:
     """An SVG of the jobs that have a time at two lengths or more; empty panels are left out."""
     panels = {title: lines for job, title in PANELS.items() if (lines := _lines(rows, job))}
     width = MARGIN + len(panels) * (PANEL[0] + GAP + MARGIN)
@@ -46,7 +30,7 @@ def picture(rows: Sequence[Timed]) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _lines(rows: Sequence[Timed], job: str) -> dict[str, list[tuple[int, float]]]:
+def _lines(rows: Sequence[Row], job: str) -> dict[str, list[tuple[int, float]]]:
     """Name of a line to its (keys, ms), by keys; the smallest number of new tokens alone."""
     mine = [row for row in rows if row.job == job]
     fewest = min((row.new_tokens for row in mine), default=0)

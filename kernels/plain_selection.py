@@ -62,7 +62,7 @@ def block_scores(qi_TGD: Tensor, ki_ND: Tensor, visible_T: Tensor, block: int) -
     wide = torch.float64 if qi_TGD.dtype == torch.float64 else torch.float32
     N = ki_ND.shape[0]
     scores_TGN = qi_TGD.to(wide) @ ki_ND.to(wide).T
-    scores_TGN = scores_TGN.nan_to_num(nan=NAN_SCORE, posinf=MAX_SCORE).clamp(NAN_SCORE, MAX_SCORE)
+    scores_TGN = scores_TGN.nan_to_num(nan=NAN_SCORE)
     hidden_TN = torch.arange(N, device=ki_ND.device) >= visible_T[:, None]
     scores_TGN = scores_TGN.masked_fill(hidden_TN[:, None], float("-inf"))
     return F.pad(scores_TGN, (0, -N % block), value=float("-inf")).unflatten(-1, (-1, block)).amax(-1)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from pilotfish.kernels import bench, peers
+from pilotfish.kernels import bench, bench_plot, bench_table, peers
 
-CEILINGS = bench.Ceilings(copy=4e12, bf16=8e14, fp8=1.5e15)
+CEILINGS = bench_table.Ceilings(copy=4e12, bf16=8e14, fp8=1.5e15)
 ROWS = [
-    bench.Row("chunk", 8192, keys, kind, ours, keys / 1000, 5.0)
+    bench_table.Row("chunk", 8192, keys, kind, ours, keys / 1000, 5.0)
     for keys in (131_072, 1 << 20)
     for kind, ours in (("bf16", 8.0), ("fp8", 5.0))
 ]
@@ -53,7 +53,7 @@ def test_every_job_runs(job: str) -> None:
         assert row.ours_ms > 0
         assert row.full_ms is not None
         assert 0 < row.full_ms < float("inf")
-        assert bench.line(row).startswith(row.job)
+        assert bench_table.line(row).startswith(row.job)
         assert row.keys == 32
 
 
@@ -69,19 +69,19 @@ def test_the_floor_is_arithmetic_for_chunks_and_traffic_for_one_token() -> None:
 
 
 def test_the_picture_is_svg_with_a_line_per_type(tmp_path: Path) -> None:
-    svg = ElementTree.fromstring(bench.picture(ROWS))
+    svg = ElementTree.fromstring(bench_plot.picture(ROWS))
     assert len(svg.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3
     assert "1M" in {text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")}
-    assert ElementTree.fromstring(bench.picture([])).tag.endswith("svg")
+    assert ElementTree.fromstring(bench_plot.picture([])).tag.endswith("svg")
 
 
 def test_a_row_in_words_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
-    row = bench.line(ROWS[0])
+    row = bench_table.line(ROWS[0])
     assert row.split() == ["chunk", "8192", "131072", "bf16", "8.000", "131.072", "16.4x", "62%"]
     report = json.loads(json.dumps(bench.report(CEILINGS, ROWS)))
     assert report["rows"][0]["ratio"] == pytest.approx(16.384)
-    columns = bench.headline(CEILINGS).splitlines()[1]
+    columns = bench_table.headline(CEILINGS).splitlines()[1]
     assert columns.index("floor") + len("floor") == row.index("62%") + len("62%")
 
 
