@@ -182,7 +182,8 @@ class Episode:
                 told = no_call(reply.end.faults)
                 nudge = (Message("user", (told,)),)
                 self.events.append(log.Told(step=self._step, text=told))
-        raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies.")
+        why = f" ({reply.end.faults[-1]})" if reply.end.faults else ""
+        raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies{why}.")
 
     async def act(self, reply: Reply) -> None:
         """Execute the first call of a reply, tell the model the result, and report the other calls."""

@@ -152,9 +152,10 @@ def new_conversation(settings: Settings) -> Conversation:
 
 def sampling(settings: Settings, seed: int | None) -> Limits:
     """The bounds of one answer."""
+    tokens, seconds = (512, 120.0) if settings.model == "nano" else (8192, 600.0)
     return Limits(
-        max_tokens=settings.answer_tokens,
-        max_seconds=settings.answer_seconds,
+        max_tokens=settings.answer_tokens or tokens,
+        max_seconds=settings.answer_seconds or seconds,
         temperature=settings.temperature,
         top_p=settings.top_p,
         seed=seed,

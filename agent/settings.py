@@ -109,10 +109,10 @@ class Settings(BaseSettings):
     """Wall-clock seconds per episode; unset, the task's own limit."""
     max_tokens: int | None = Field(default=None, ge=1)
     """Tokens the model may write per episode; unset, the task's own limit."""
-    answer_tokens: int = Field(default=512, ge=1)
-    """Tokens of one answer."""
-    answer_seconds: float = Field(default=120.0, gt=0)
-    """Seconds of one answer."""
+    answer_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of one answer; unset, 512 for `nano` and 8,192 for a model that can think and write files."""
+    answer_seconds: float | None = Field(default=None, gt=0)
+    """Seconds of one answer; unset, 120 for `nano` and 600 for others."""
     temperature: float = Field(default=0.0, ge=0)
     """0 takes the likeliest token each time."""
     top_p: float = Field(default=1.0, gt=0, le=1)

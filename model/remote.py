@@ -90,6 +90,8 @@ class RemoteModel:
             for call in reader.calls({"length": tokens, "time": "the time limit"}.get(reason)):
                 yield call
             faults = reader.faults
+            if reason == "length" and not faults and not reader.answered:
+                faults.append(f"{tokens} was used up before an answer began")
         self._reasoning_field = reader.reasoning_field or self._reasoning_field
         logprobs = tuple(reader.logprobs) if limits.logprobs and reader.logprobs else None
         yield EndChunk(reason, reader.usage(), tuple(faults or ()), logprobs)

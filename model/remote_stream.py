@@ -131,11 +131,12 @@ class AnswerReader:
 
     finish: the server's `finish_reason`, None until it has come. done: whether the server has said that
     nothing follows. reasoning_field: how it calls thinking. faults: a sentence for each call that could not
-    be read. logprobs: of the tokens that the server gave one for. retries: set by whoever asks again.
+    be read. answered: whether text or a call has come, not only thinking. logprobs: of the tokens that the
+    server gave one for. retries: set by whoever asks again.
     """
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
-        self.done = False
+        self.done = self.answered = False
         self.finish: str | None = None
         self.reasoning_field: str | None = None
         self.faults: list[str] = []
@@ -251,6 +252,7 @@ class AnswerReader:
         id, name = (str(value or "") for value in (delta.get("id"), function.get("name")))
         arguments = function.get("arguments")
         self._count(f"{name}{arguments or ''}")
+        self.answered = True
         call = self._call_of(delta.get("index"), id, name)
         call.id = call.id or id
         if not call.name:
@@ -299,6 +301,7 @@ class AnswerReader:
 
     def _said(self, events: Sequence[Said | CallChunk]) -> list[Said]:
         said: list[Said] = []
+        self.answered = self.answered or any(not isinstance(event, ThinkingChunk) for event in events)
         for event in events:
             if isinstance(event, CallChunk):
                 self._called_in_text.append(event)

@@ -20,13 +20,14 @@ from PIL import Image as Pictures
 from pilotfish.agent import doctor
 from pilotfish.agent.events import Answered, EpisodeStarted, Intended, Resulted, Told, read_run
 from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.player import sampling
 from pilotfish.agent.prompt import NO_CALL
 from pilotfish.agent.settings import ServerSettings, Settings, SettingsError, load_settings
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.remote import RemoteModel
 from pilotfish.tasks.format import Task
 
-from ..scripted_server import ScriptedServer, answer, call_delta, error, reply, silent, stream
+from ..scripted_server import ScriptedServer, answer, call_delta, delta, error, reply, silent, stream
 from .conftest import SHELL, Open
 
 KEY = "sk-0123456789"
@@ -150,6 +151,15 @@ async def test_a_server_that_goes_away_ends_the_episode(shell_task: Task, open_e
     assert "text/html instead of a chat completion" in outcome.reason
 
 
+async def test_thinking_without_end_is_named(shell_task: Task, open_episode: Open) -> None:
+    with ScriptedServer([stream(delta(reasoning="Hm."), delta("length"))]) as server:
+        async with open_episode(shell_task, RemoteModel(server.url, "m")) as episode:
+            outcome = await episode.run()
+        assert len(server.asked) == 3
+    assert outcome.end == "format_limit"
+    assert "the limit of 512 tokens was used up before an answer began" in outcome.reason
+
+
 def opened(
     monkeypatch: pytest.MonkeyPatch, model: str, server: dict[str, Any], **variables: str
 ) -> RemoteModel:
@@ -204,6 +214,16 @@ def test_models_that_cannot_be_used(
     with pytest.raises(ModelError, match=says) as caught:
         opened(monkeypatch, model, server)
     assert "hunter2" not in str(caught.value)
+
+
+def test_how_long_an_answer_may_be() -> None:
+    for settings, wanted in (
+        (Settings(), (512, 120)),
+        (Settings(model="openai:m"), (8192, 600)),
+        (Settings(model="openai:m", answer_tokens=9, answer_seconds=2), (9, 2)),
+    ):
+        limits = sampling(settings, None)
+        assert (limits.max_tokens, limits.max_seconds) == wanted
 
 
 def test_server_settings_are_checked() -> None:

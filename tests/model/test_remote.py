@@ -326,6 +326,15 @@ async def test_a_call_that_the_limit_cuts_is_not_passed_on(arguments: str) -> No
     )
 
 
+async def test_thinking_that_uses_up_the_limit_is_a_fault() -> None:
+    with ScriptedServer([stream(delta(reasoning="Hm. " * 9), delta("length"), DONE)]) as server:
+        end = end_of(await play(server, limits=Limits(max_tokens=20)))
+    assert (end.reason, end.faults) == (
+        "length",
+        ("the limit of 20 tokens was used up before an answer began",),
+    )
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
