@@ -64,6 +64,15 @@ def look_at(pid: int) -> Entry | None:
     return Entry(pid, int(fields[1]), int(fields[2]), state, int(fields[19]), ticks)
 
 
+def children(pid: int) -> set[int] | None:
+    """The children of a process with one thread; None where the kernel does not list them."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return {int(word) for word in file.read().split()}
+    except OSError:
+        return None
+
+
 def below(root: int, table: Table, apart: Known = frozenset()) -> set[int]:
     """Descendants of a process; those of `apart` are left out with all that is below them."""
     children: dict[int, list[int]] = {}

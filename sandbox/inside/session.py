@@ -1,4 +1,4 @@
-# ruff: noqa: PTH103, PTH109, PTH112, PTH115, PTH118, PTH123
+# ruff: noqa: PTH103, PTH109, PTH112, PTH115, PTH118
 """One session of the shell, inside: a terminal, a bash on it, and everything that it started.
 
 Started as `session FD NAME FOLDER CWD [MASTER SLAVE]`: FOLDER is for its files, CWD where the first command
@@ -39,7 +39,7 @@ import time
 
 from pilotfish.sandbox.inside.bash import Bash, Report, taken_over
 from pilotfish.sandbox.inside.log import Log
-from pilotfish.sandbox.inside.processes import Known, below, end_below, look_at, processes
+from pilotfish.sandbox.inside.processes import Known, below, children, end_below, look_at, processes
 from pilotfish.sandbox.inside.pty import Terminal
 from pilotfish.sandbox.inside.waiting import Waiter, find_waiter, program_of
 
@@ -369,20 +369,11 @@ class Session:
     def descendants(self) -> Known:
         """Everything that earlier commands left running, without bash itself."""
         assert self.bash is not None
-        if _children(os.getpid()) == {self.bash.pid} and _children(self.bash.pid) == set():
+        if children(os.getpid()) == {self.bash.pid} and children(self.bash.pid) == set():
             return frozenset()
         table = processes()
         found = below(os.getpid(), table) - {self.bash.pid}
         return frozenset((pid, table[pid].start) for pid in found)
-
-
-def _children(pid: int) -> set[int] | None:
-    """The children of a process with one thread; None where the kernel does not list them."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            return {int(word) for word in file.read().split()}
-    except OSError:
-        return None
 
 
 def _still_there(pid: int) -> bool:
