@@ -131,7 +131,9 @@ async def test_a_full_disk_is_a_sentence_of_whoever_writes() -> None:
 async def test_a_workspace_on_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path) as folder:
         async with Sandbox.open(SandboxSpec(desktop=False, workspace=folder)) as box:
-            assert "No space left on device" in (await box.shell.run("cat /dev/zero > all")).output
+            filled = await box.shell.run("cat /dev/zero > all")
+            # On a busy machine the watchdog sees it before the program does.
+            assert "No space left on device" in filled.output or "`cat` was ended" in filled.limits[0]
             with pytest.raises(SandboxError, match=r"'more' cannot be used \(No space left on device\)"):
                 box.files.write_bytes("more", bytes(1 << 20))
             assert [entry.name for entry in box.files.list()] == ["all"], "no part of a file is left"
