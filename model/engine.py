@@ -1,7 +1,7 @@
 """The in-process `Model`: renders a conversation, computes what is new of it, and writes the answer.
 
 The network runs in one worker thread, so the event loop stays free; the thread looks at `stop` before every
-chunk of the prompt and every token of the answer.
+layer while it reads the prompt, and before every token of the answer.
 """
 
 from __future__ import annotations

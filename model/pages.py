@@ -156,8 +156,8 @@ class PagePool:
         return int(before[behind - before > count][0]) + 1
 
     def _grow(self, pages: int) -> None:
-        """Make the pool so many pages large, or twice as large as it was where memory allows."""
-        target = max(pages, min(2 * len(self._holders), self.most()))
+        """Make the pool so many pages large, or twice as large as it was if half the free memory allows."""
+        target = max(pages, min(2 * len(self._holders), (pages + self.most()) // 2))
         # Buffer by buffer, the count last: memory peaks low, and running out of it leaves a sound pool.
         kept = self._touched * self.block
         for name, old in self.buffers.items():

@@ -11,7 +11,8 @@ A prompt that cannot fit into memory is refused before anything of it is compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,24 +121,28 @@ class TokenSequence:
         """Make the sequence hold exactly this prompt; return the scores [vocab] of its last token.
 
         features: the vision tokens of the picture with this number, asked for when its turn comes.
-        cancelled: asked before every chunk; when it says so the chunks computed stay and None comes back.
+        cancelled: asked before every layer of the towers; when it says so the whole chunks computed stay and
+        None comes back.
         """
         assert len(tokens) > 0, "a prompt has at least one token"
         self.cache.pool.refuse_beyond(len(tokens))
         self.truncate(self.reusable(tokens))
         self.cache.reserve(len(tokens))
         scores: Tensor | None = None
-        for start in range(self.length, len(tokens), self.chunk):
-            if cancelled():
-                return None
-            end = min(start + self.chunk, len(tokens))
-            ids = self._ids(tokens.ids[start:end])
-            media = _media_between(tokens, start, end, features)
-            if end < len(tokens):
-                self.model.hidden(ids, self.cache, media, self.attention)
-            else:
-                scores = self.model(ids, self.cache, media, last_only=True, attention=self.attention)[0, -1]
-            self.tokens = tokens.cut(end)
+        try:
+            with _interruptible(self.model, cancelled):
+                for start in range(self.length, len(tokens), self.chunk):
+                    end = min(start + self.chunk, len(tokens))
+                    ids = self._ids(tokens.ids[start:end])
+                    media = _media_between(tokens, start, end, features)
+                    if end < len(tokens):
+                        self.model.hidden(ids, self.cache, media, self.attention)
+                    else:
+                        logits = self.model(ids, self.cache, media, last_only=True, attention=self.attention)
+                        scores = logits[0, -1]
+                    self.tokens = tokens.cut(end)
+        except _Cancelled:
+            return None
         return scores
 
     @torch.no_grad()
@@ -167,6 +172,28 @@ class TokenSequence:
 
     def _ids(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids)[None].to(self.cache.pool.device)
+
+
+class _Cancelled(Exception):
+    """A pass was given up; the cache holds what it held before."""
+
+
+@contextlib.contextmanager
+def _interruptible(model: M3, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Ask before every layer whether to go on: a chunk of a long prompt, or a clip, may take seconds."""
+
+    def ask(*_: object) -> None:
+        if cancelled():
+            raise _Cancelled
+
+    ask()
+    layers = [*model.language_model.model.layers, *model.vision_tower.vision_model.encoder.layers]
+    hooks = [layer.register_forward_pre_hook(ask) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def pool_for(model: M3, limit_bytes: int | None = None) -> PagePool:

@@ -153,22 +153,31 @@ def test_the_last_token_is_always_computed(model: M3) -> None:
     assert torch.equal(first, second)
 
 
-def test_cancelling_keeps_whole_chunks(model: M3, make_clip: Callable[..., Clip]) -> None:
-    tokens, media = prompt(1, make_clip(0), 2, 3)
-    sequence = TokenSequence(model, chunk=CHUNK)
-    asked = 0
+def test_cancelling_anywhere_keeps_whole_chunks(model: M3, make_clip: Callable[..., Clip]) -> None:
+    """Before any layer of either tower; what is kept is whole and gives the same scores."""
+    tokens, media = prompt(1, make_clip(0), 2)
+    expected = cold(model, tokens, media)
+    asked, most, kept = 0, 0, set()
 
     def cancelled() -> bool:
         nonlocal asked
         asked += 1
-        return asked > 3
+        return asked > most
 
-    assert sequence.extend(tokens, features_of(model, media), cancelled) is None
-    assert sequence.length == 3 * CHUNK
-    assert sequence.reusable(tokens) == 3 * CHUNK
-    scores = sequence.extend(tokens, features_of(model, media))
-    assert scores is not None
-    assert torch.equal(scores, cold(model, tokens, media))
+    for most in range(100):
+        sequence, asked = TokenSequence(model, chunk=CHUNK), 0
+        scores = sequence.extend(tokens, features_of(model, media), cancelled)
+        if scores is not None:
+            break
+        assert asked == most + 1, "it ends as soon as it is told"
+        assert sequence.length == len(sequence.tokens) == sequence.whole
+        kept.add(sequence.length)
+        again = sequence.extend(tokens, features_of(model, media))
+        assert again is not None
+        assert torch.equal(again, expected)
+    layers, vision = 3 * (len(tokens) // CHUNK + 1), 2
+    assert most > layers + vision
+    assert kept == set(range(0, len(tokens), CHUNK))
 
 
 def test_pixels_count_not_objects(make_clip: Callable[..., Clip]) -> None:
