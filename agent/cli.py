@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from pilotfish.agent import cli_changes, cli_look, cli_run
+from pilotfish.agent import cli_changes, cli_look, cli_run, cli_serve
 from pilotfish.agent.cli_bench import bench_app
 from pilotfish.agent.cli_output import FAILED, INTERRUPTED, USAGE, OutputError
 
@@ -34,6 +34,7 @@ cli_run.add_to(app)
 app.add_typer(bench_app, name="bench")
 cli_look.add_to(app)
 cli_changes.add_to(app)
+cli_serve.add_to(app)
 
 
 def _tell_version(asked: bool) -> None:

@@ -56,6 +56,8 @@ class CallConstraints:
         """
         if choice == "required" and not tools:
             raise ModelError("A call is required but there is no tool; give tools or choose auto.")
+        if tools and choice != "none":
+            self._compiled(tools)
         return CallConstraint(self, tools, in_thinking, choice if tools else "none")
 
     def loose(self, tools: Sequence[ToolSpec]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from pilotfish.model import checkpoint
-from pilotfish.model.chat import ChatFormat
+from pilotfish.model.chat import ChatFormat, Thinking
 from pilotfish.model.constraint import CallConstraint, CallConstraints
 from pilotfish.model.images import Media, clip_grid, clip_patches
 from pilotfish.model.m3 import M3
@@ -117,6 +117,12 @@ class Engine:
     @functools.cached_property
     def _key(self) -> dict[str, str]:
         return key_of(self.model, self.tokenizer)
+
+    def count(
+        self, conversation: Sequence[Message], tools: Sequence[ToolSpec], thinking: Thinking = "disabled"
+    ) -> int:
+        """Tokens of a conversation as a prompt; raises ModelError when it cannot be rendered."""
+        return len(self.format.render(conversation, tools, thinking).ids)
 
     async def respond(
         self,
@@ -229,6 +235,7 @@ class Engine:
             ),
             tuple(answer.parser.faults),
             tuple(answer.logprobs) if limits.logprobs else None,
+            answer.stops.found,
         )
 
     def _write(
@@ -249,7 +256,7 @@ class Engine:
                 reason = "end"
                 break
             yield from answer.read(token)
-            if answer.stops.found:
+            if answer.stops.found is not None:
                 reason = "end"
                 break
             if len(answer.logprobs) < most:

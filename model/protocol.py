@@ -142,12 +142,14 @@ class EndChunk:
     faults: one sentence for each call that could not be read, and so was not passed on, or for an answer that
         broke off, of which no call was.
     logprobs: natural logarithm of the probability of each token written, if asked for and known.
+    stop_string: the one of `Limits.stop` that ended the answer.
     """
 
     reason: Literal["end", "length", "time", "stop"]
     usage: Usage = field(default_factory=Usage)
     faults: tuple[str, ...] = ()
     logprobs: tuple[float, ...] | None = None
+    stop_string: str | None = None
 
 
 Chunk = ThinkingChunk | TextChunk | CallChunk | EndChunk

@@ -13,7 +13,7 @@ MAX_STOPS, MAX_LENGTH = 16, 1024
 class StopFilter:
     """Passes an answer's events on up to the first stop string in its text, not in its thinking or calls.
 
-    found: whether one was met; nothing comes after it.
+    found: the one that was met; nothing comes after it.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -25,14 +25,14 @@ class StopFilter:
                 raise ModelError(
                     f"A stop string has {len(stop)} characters; give strings of 1 to {MAX_LENGTH:,}."
                 )
-        self.found = False
+        self.found: str | None = None
         self._stops = tuple(stops)
         self._held = ""
 
     def filter(self, events: Sequence[Event]) -> Iterator[Event]:
         """The events that are certain not to lie behind a stop string."""
         for event in events:
-            if self.found:
+            if self.found is not None:
                 return
             if isinstance(event, TextChunk):
                 yield from self._text(event.text)
@@ -43,15 +43,15 @@ class StopFilter:
     def close(self) -> Iterator[Event]:
         """The text that was held back because a stop string might have begun in it."""
         held, self._held = self._held, ""
-        if held and not self.found:
+        if held and self.found is None:
             yield TextChunk(held)
 
     def _text(self, text: str) -> Iterator[Event]:
         text = self._held + text
-        met = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        met = [(start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if met:
-            self.found, self._held = True, ""
-            text = text[: min(met)]
+            start, self.found = min(met)
+            self._held, text = "", text[:start]
         else:
             begun = max((_begun(text, stop) for stop in self._stops), default=0)
             self._held = text[len(text) - begun :]

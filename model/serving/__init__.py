@@ -1,0 +1,1 @@
+"""The in-process model behind the HTTP interfaces that other agents speak."""

@@ -1,0 +1,229 @@
+"""The HTTP server: who may ask, how much at once, and answers that end when the one who asked has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from types import ModuleType
+from typing import Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as Http
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from pilotfish.model.chat import Thinking
+from pilotfish.model.protocol import Chunk, Message, Model, ModelError, ToolSpec
+from pilotfish.model.serving import anthropic_api, openai_api
+from pilotfish.model.serving.wire import Request, RequestError
+
+MAX_BODY = 64 * 1024**2
+MAX_WAITING = 32
+PING_S = 10.0
+
+
+class CountingModel(Model, Protocol):
+    """A model that can count a conversation's tokens without computing them."""
+
+    def count(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        thinking: Thinking,
+    ) -> int: ...
+
+
+class Service:
+    """One model for many who ask. Requests beyond `MAX_WAITING` are turned away."""
+
+    def __init__(self, model: CountingModel, token: str) -> None:
+        """token: the secret that every request has to bring, as a bearer token or as `x-api-key`."""
+        self.model, self.token = model, token
+        self.asking = 0
+        self._stops: set[asyncio.Event] = set()
+        self._began = int(time.time())
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        completions = self._endpoint(openai_api, self._complete)
+        messages = self._endpoint(anthropic_api, self._message)
+        count = self._endpoint(anthropic_api, self._count)
+        models = self._endpoint(openai_api, self._models)
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", completions, methods=["POST"]),
+                Route("/v1/messages", messages, methods=["POST"]),
+                Route("/v1/messages/count_tokens", count, methods=["POST"]),
+                Route("/v1/models", models, methods=["GET"]),
+                Route("/health", _health, methods=["GET"]),
+            ],
+            exception_handlers={404: _no_such_path, 405: _wrong_method},
+        )
+
+    def stop_all(self) -> None:
+        """End every answer that is being written."""
+        for stop in self._stops:
+            stop.set()
+
+    def _endpoint(
+        self, api: ModuleType, serve: Callable[[Http], Awaitable[Response]]
+    ) -> Callable[[Http], Awaitable[Response]]:
+        async def endpoint(http: Http) -> Response:
+            try:
+                self._admit(http)
+                return await serve(http)
+            except RequestError as failed:
+                headers = {"retry-after": "1"} if failed.status == 429 else None
+                return JSONResponse(api.error(failed), failed.status, headers)
+            except ModelError as failed:
+                return JSONResponse(api.error(RequestError(str(failed))), 400)
+            except ClientDisconnect:
+                return Response(status_code=499)
+
+        return endpoint
+
+    def _admit(self, http: Http) -> None:
+        given = http.headers.get("x-api-key") or http.headers.get("authorization", "").partition(" ")[2]
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise RequestError(
+                "The token is missing or wrong; send the one that `pilotfish serve` names as the API key.",
+                status=401,
+            )
+
+    async def _body(self, http: Http) -> bytes:
+        body = bytearray()
+        async for piece in http.stream():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise RequestError(
+                    f"The request has more than {MAX_BODY >> 20} MiB; send fewer or smaller pictures.",
+                    status=413,
+                )
+        return bytes(body)
+
+    def _check(self, request: Request) -> None:
+        if request.model != self.model.name:
+            raise RequestError(
+                f"There is no model {request.model[:80]!r}; this server has {self.model.name!r}.",
+                status=404,
+                param="model",
+            )
+
+    async def _complete(self, http: Http) -> Response:
+        request = openai_api.request(await self._body(http))
+        self._check(request)
+        chunks = self._chunks(request, http)
+        if not request.stream:
+            async with contextlib.aclosing(chunks):
+                return JSONResponse(await openai_api.answer(self.model.name, chunks))
+        first = await _begun(chunks)
+        return _events(openai_api, openai_api.stream(self.model.name, first, request.usage_in_stream), chunks)
+
+    async def _message(self, http: Http) -> Response:
+        request = anthropic_api.request(await self._body(http))
+        self._check(request)
+        chunks = self._chunks(request, http)
+        if not request.stream:
+            async with contextlib.aclosing(chunks):
+                return JSONResponse(await anthropic_api.answer(self.model.name, chunks))
+        first = await _begun(chunks)
+        return _events(anthropic_api, anthropic_api.stream(self.model.name, first), chunks)
+
+    async def _count(self, http: Http) -> Response:
+        request = anthropic_api.count_request(await self._body(http))
+        self._check(request)
+        tokens = await asyncio.to_thread(
+            self.model.count, request.conversation, request.tools, request.limits.thinking
+        )
+        return JSONResponse({"input_tokens": tokens})
+
+    async def _models(self, http: Http) -> Response:
+        return JSONResponse(openai_api.models([self.model.name], self._began))
+
+    async def _chunks(self, request: Request, http: Http) -> AsyncGenerator[Chunk]:
+        """The model's answer; stopped when whoever asked has gone, or the server ends."""
+        if self.asking >= MAX_WAITING:
+            raise RequestError(f"{self.asking} requests are being answered or wait; try again.", status=429)
+        self.asking += 1
+        stop = asyncio.Event()
+        self._stops.add(stop)
+        watch = asyncio.create_task(_stop_when_gone(http, stop))
+        answer = self.model.respond(request.conversation, request.tools, stop=stop, limits=request.limits)
+        try:
+            async for chunk in answer:
+                yield chunk
+        finally:
+            stop.set()
+            watch.cancel()
+            await answer.aclose()  # type: ignore[attr-defined]
+            self._stops.discard(stop)
+            self.asking -= 1
+
+
+async def _stop_when_gone(http: Http, stop: asyncio.Event) -> None:
+    while not await http.is_disconnected():  # noqa: ASYNC110 - the connection signals nothing by itself
+        await asyncio.sleep(0.2)
+    stop.set()
+
+
+async def _begun(chunks: AsyncGenerator[Chunk]) -> AsyncIterator[Chunk]:
+    """The same chunks, once the first one is there: what is refused before it is refused with a status."""
+    first = await anext(chunks)
+
+    async def all_of_them() -> AsyncIterator[Chunk]:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+
+    return all_of_them()
+
+
+def _events(api: ModuleType, events: AsyncIterator[bytes], chunks: AsyncGenerator[Chunk]) -> Response:
+    async def body() -> AsyncIterator[bytes]:
+        waiting: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                waiting = waiting or asyncio.ensure_future(_next(events))
+                done, _ = await asyncio.wait([waiting], timeout=PING_S)
+                if not done:
+                    yield b": waiting\n\n"
+                    continue
+                said, waiting = waiting.result(), None
+                if not said:
+                    return
+                yield said
+        except ModelError as failed:
+            told = json.dumps(api.error(RequestError(str(failed), status=500)), ensure_ascii=False)
+            yield f"event: error\ndata: {told}\n\n".encode()
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            await chunks.aclose()
+
+    return StreamingResponse(body(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+async def _next(events: AsyncIterator[bytes]) -> bytes:
+    return await anext(events, b"")
+
+
+async def _health(http: Http) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _no_such_path(http: Http, _: Exception) -> Response:
+    api = anthropic_api if http.url.path.startswith("/v1/messages") else openai_api
+    sentence = f"There is nothing at {http.url.path[:120]}; see docs/model.md for what is served."
+    return JSONResponse(api.error(RequestError(sentence, status=404)), 404)
+
+
+async def _wrong_method(http: Http, _: Exception) -> Response:
+    api = anthropic_api if http.url.path.startswith("/v1/messages") else openai_api
+    sentence = f"{http.url.path[:120]} does not take {http.method}; use the method of the API's reference."
+    return JSONResponse(api.error(RequestError(sentence, status=405)), 405)

@@ -1,0 +1,147 @@
+"""Bringing the server up: its token's file, its socket, and an end in good order."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from pilotfish.model.protocol import ModelError
+from pilotfish.model.serving.app import CountingModel, Service
+
+GRACE_S = 5
+MIN_TOKEN = 16
+
+
+def token_in(path: Path) -> str:
+    """The token a file holds; a new one is made where there is no file, for its owner's eyes only.
+
+    Raises ModelError for a file that others may read, or that holds no token.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise ModelError(f"Others may read {path} (mode {mode:o}); run `chmod 600 {path}`.")
+            text = file.read(4096)
+            if not text:
+                text = secrets.token_urlsafe(32)
+                file.write(text + "\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"Cannot use {path} ({reason}); name another with --token-file.") from None
+    token = text.strip()
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise ModelError(
+            f"{path} holds no token; write one of at least {MIN_TOKEN} printable characters, or remove it."
+        )
+    return token
+
+
+def listen(port: int | None, path: Path | None) -> tuple[socket.socket, str]:
+    """A listening socket on loopback, or on a Unix socket only its owner can use; and its address.
+
+    Raises ModelError when it cannot be had.
+    """
+    if path is not None:
+        return _unix(path), f"unix:{path}"
+    assert port is not None
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind(("127.0.0.1", port))
+    except OSError as error:
+        opened.close()
+        raise ModelError(f"Cannot listen on port {port} ({error.strerror}); choose another --port.") from None
+    opened.listen(128)
+    return opened, f"http://127.0.0.1:{opened.getsockname()[1]}"
+
+
+def _unix(path: Path) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()  # left by a server that was killed
+        before = os.umask(0o177)
+        try:
+            opened.bind(str(path))
+        finally:
+            os.umask(before)
+    except (OSError, ValueError) as error:
+        opened.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"Cannot listen on {path} ({reason}); choose another --socket.") from None
+    opened.listen(128)
+    return opened
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+async def serve(
+    model: CountingModel, token: str, opened: socket.socket, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Answer until SIGINT or SIGTERM; answers being written are then ended.
+
+    ready: called once it listens.
+    """
+    service = Service(model, token)
+    config = uvicorn.Config(
+        service.app(),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, service, ready)
+    name = opened.getsockname()
+    try:
+        await server.serve(sockets=[opened])
+    finally:
+        _remove(name)  # the server has closed the socket itself
+
+
+def close(opened: socket.socket) -> None:
+    """Close a listening socket, and leave no Unix socket's file behind."""
+    name = opened.getsockname()
+    opened.close()
+    _remove(name)
+
+
+def _remove(name: object) -> None:
+    if isinstance(name, str):
+        Path(name).unlink(missing_ok=True)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service, self._ready = service, ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.stop_all()
+        super().handle_exit(sig, frame)
+        if sig == signal.SIGINT:
+            self._captured_signals.clear()  # an end by Ctrl-C is an end in good order

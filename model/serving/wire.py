@@ -1,0 +1,139 @@
+"""What both interfaces share: a request as the model takes it, pictures, and errors with their status."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from PIL import Image as Pillow
+from PIL import UnidentifiedImageError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pilotfish.model.protocol import Image, Limits, Message, Part, ToolSpec
+
+MAX_PICTURE_PIXELS = 40_000_000
+MAX_ANSWER_SECONDS = 3600.0
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+
+class RequestError(Exception):
+    """A request that cannot be served. message: one sentence. param: the part of the request at fault."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message, self.status, self.param = message, status, param
+
+
+class Body(BaseModel):
+    """Base of all parts of a request; words we do not know are passed over, as both interfaces grow."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One question to the model."""
+
+    model: str
+    conversation: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    limits: Limits
+    stream: bool
+    usage_in_stream: bool = True
+
+
+def parse(kind: type[B], body: bytes) -> B:
+    """A request's body as its type; raises RequestError naming the first part that is wrong."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RequestError("The body is not valid JSON; send one JSON object in UTF-8.") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"The body is a JSON {type(value).__name__}; send one JSON object.")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        param = ".".join(str(step) for step in first["loc"])
+        given = json.dumps(first["input"], default=str)[:80]
+        raise RequestError(f"{param} is {given}: {first['msg']}.", param=param) from None
+
+
+def picture(data: str, param: str) -> Image:
+    """The picture in base64 `data`; raises RequestError."""
+    try:
+        raw = base64.b64decode(data, validate=True)
+        with Pillow.open(io.BytesIO(raw), formats=FORMATS) as opened:
+            width, height = opened.size
+            if width * height > MAX_PICTURE_PIXELS:
+                raise RequestError(
+                    f"{param} has {width}x{height} pixels; send at most {MAX_PICTURE_PIXELS:,}.", param=param
+                )
+            pixels = np.asarray(opened.convert("RGB"))
+    except (binascii.Error, ValueError, OSError, UnidentifiedImageError, SyntaxError) as error:
+        raise RequestError(
+            f"{param} is no picture that can be read ({type(error).__name__}); "
+            "send base64 of a PNG, JPEG, WebP, GIF or BMP.",
+            param=param,
+        ) from None
+    return Image(pixels)
+
+
+def arguments(text: str, param: str) -> dict[str, Any]:
+    """A call's arguments from their JSON; raises RequestError."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise RequestError(f"{param} is {text[:80]!r}; send a JSON object.", param=param)
+    return value
+
+
+def in_order(results: dict[str, tuple[Part, ...]], calls: Sequence[str], param: str) -> list[Message]:
+    """Tool results as turns in the order of the calls they answer, by which M3 tells them apart.
+
+    Raises RequestError when one answers no call, or a call has no answer.
+    """
+    for call_id in results:
+        if call_id not in calls:
+            raise RequestError(f"{param} answers the call {call_id[:80]!r}, which is not open.", param=param)
+    for call_id in calls:
+        if call_id not in results:
+            raise RequestError(f"{param}: the call {call_id[:80]!r} has no result; send one.", param=param)
+    return [Message("tool", results[call_id]) for call_id in calls]
+
+
+def chosen(
+    tools: Sequence[ToolSpec], choice: Literal["auto", "required", "none"], only: str | None, param: str
+) -> tuple[Sequence[ToolSpec], Literal["auto", "required", "none"]]:
+    """The tools and the choice of a request that may name the one to call; raises RequestError."""
+    if only is not None:
+        named = [tool for tool in tools if tool.name == only]
+        if not named:
+            raise RequestError(f"{param} names the tool {only[:80]!r}, which is not in tools.", param=param)
+        return named, "required"
+    if choice == "required" and not tools:
+        raise RequestError(f"{param} requires a call, but tools is empty; send tools.", param=param)
+    return tools, choice
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id."""
+    return prefix + secrets.token_hex(12)
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
