@@ -51,14 +51,15 @@
     return element.hasAttribute("onclick") || (style.cursor === "pointer" && !parentPoints) ? "clickable" : "";
   }
 
-  function describe(element, kind, number, inner) {
+  function describe(element, kind, number, inner, isWritable) {
     const parts = [`e${number}`, kind];
-    const name = short(inner) || short(element.tagName === "INPUT" && kind === "button" ? element.value : labelOf(element));
+    const name = kind !== "textbox" && short(inner) || short(element.tagName === "INPUT" && kind === "button" ? element.value : labelOf(element));
     if (name) parts.push(JSON.stringify(name));
     if (kind === "link") parts.push("-> " + short(element.getAttribute("href") ?? "").replace(/[\s"[\]]/g, encodeURIComponent));
     if (kind === "textbox") {
       if (element.type === "password") parts.push(element.value ? "(filled)" : "(empty)");
-      else parts.push("= " + quoted(element.value ?? element.innerText));
+      else if (element.matches("input, textarea")) parts.push(isWritable() ? "= " + quoted(element.value) : "(unreadable)");
+      else parts.push("= " + quoted(inner));
       if (element.tagName === "INPUT" && element.type !== "text") parts.push(`(${element.type})`);
     }
     if (kind === "file") parts.push(element.files.length ? "= " + [...element.files].map((f) => quoted(f.name)).join(", ") : "(no file)");
@@ -141,7 +142,7 @@
       if (node.tagName === "IMG" && node.alt && shows()) text = ` (image: ${short(node.alt)}) `;
       if (isUsable) {
         const holds = text.includes(OPEN);  // other things to use, which would be lost in a name
-        text = ` ${describe(node, kind, numberOf(node), holds ? "" : text.slice(0, 2000))} ` + (holds ? text : "");
+        text = ` ${describe(node, kind, numberOf(node), holds ? "" : text.slice(0, 2000), () => sight.isWritable(node, inner))} ` + (holds ? text : "");
         size += 40;
       }
       if (node.tagName === "BR") return "\n";

@@ -6,6 +6,7 @@
 //   follow(element, view)          -> the same for an element alone, by way of all that is around it
 //   shows(element, sight)          -> whether any of the element's box shows; sight: of what is in it
 //   text(node, data, words, sight) -> what shows of a piece of text; data: its beginning, words: the same, cleaned
+//   isWritable(element, sight)     -> whether what is typed into it shows; sight: of what is in it
 //   box(element, clip)             -> the part of a frame's holder that shows, in the frame's own pixels
 //
 // A sight has `hidden` (nothing shows), `own`, `flow`, `abs`, `fixed` (the rectangles [left, top, right, bottom] that
@@ -49,6 +50,12 @@
   const reach = (low, high, at, most, isBack) =>
     high - low < THIN ? [low, high] : [low - at - (isBack ? most : 0), high - at + most];
 
+  // Whether the page has asked for the browser's dark colours, of which no style tells.
+  function isDark(style) {
+    const scheme = style.colorScheme === "normal" ? document.querySelector("meta[name=color-scheme]")?.content ?? "" : style.colorScheme;
+    return /dark/.test(scheme) && (!/light/.test(scheme) || matchMedia("(prefers-color-scheme: dark)").matches);
+  }
+
   function start(view, until = Infinity) {
     end = until;
     const html = document.documentElement, page = document.scrollingElement ?? html;
@@ -64,7 +71,7 @@
     root = {gives: new Set(isOwn ? [html] : [html, document.body])};
     glances = 0;
     return start0 = {
-      hidden: isSlit(shown), own: clip, flow: clip, abs: clip, fixed: shown, shapes: [], papers: [[255, 255, 255, 1]],
+      hidden: isSlit(shown), own: clip, flow: clip, abs: clip, fixed: shown, shapes: [], papers: [isDark(style) ? [18, 18, 18, 1] : [255, 255, 255, 1]],
       opacity: 1, filter: "", blend: "", blur: 0, shadows: "", ink: null, spin: null, style,
     };
   }
@@ -116,6 +123,7 @@
 
   // Whether a mask lets nothing through; one that is no gradient cannot be told, and is taken for such a one.
   function masks(style) {
+    if ((style.webkitMaskBoxImageSource ?? "none") !== "none") return true;
     if (!style.maskImage || style.maskImage === "none") return false;
     const isLight = /luminance/.test(style.maskMode ?? "");
     const lets = (colour) => {
@@ -176,7 +184,8 @@
         if (name === "opacity") inner.opacity *= value.endsWith("%") ? parseFloat(value) / 100 : parseFloat(value);
         else if (name === "blur") inner.blur = outer.blur + parseFloat(value);
         else if (name === "drop-shadow") inner.shadows = `${outer.shadows}, ${value}`;
-        else if (name !== "url") mine += whole + " ";
+        else if (name === "url") inner.hidden = true;  // it may be anything
+        else mine += whole + " ";
       }
       inner.filter = mine + outer.filter;
     }
@@ -184,7 +193,7 @@
     const spin = turn(style, outer.spin);
     const isFaced = !spin || style.backfaceVisibility !== "hidden" || !(spin.inverse().m33 < 0);
     inner.spin = style.transformStyle === "preserve-3d" ? spin : null;
-    inner.hidden = inner.opacity < 0.05 || !isFaced || masks(style);
+    inner.hidden ||= inner.opacity < 0.05 || !isFaced || masks(style);
     inner.papers = papersOf(style, inner.filter, outer.papers);
     if (style.backgroundImage !== "none" && isTextClip(style)) inner.ink = overlaid(style, inner.filter, outer.papers) ?? "picture";
 
@@ -312,10 +321,16 @@
     return false;
   }
 
+  const isLegible = ({hidden, style, blur}) => !hidden && parseFloat(style.fontSize) >= SMALLEST
+    && blur <= parseFloat(style.fontSize) / 3 && (style.webkitTextSecurity ?? "none") === "none";
+
+  // Whether what is typed into an element shows; sight: of what is in it.
+  const isWritable = (element, sight) => isLegible(sight) && isInk(element, sight, rectOf(element.getBoundingClientRect()));
+
   // What of a text node shows, "" for none.
   function text(node, data, words, sight) {
     const {style} = sight;
-    if (sight.hidden || style.visibility !== "visible" || parseFloat(style.fontSize) < SMALLEST || sight.blur > parseFloat(style.fontSize) / 3) return "";
+    if (style.visibility !== "visible" || !isLegible(sight)) return "";
     const range = document.createRange();
     range.setStart(node, 0);
     range.setEnd(node, data.length);
@@ -363,5 +378,5 @@
     return both(clip, rectOf(rect)).map((side, i) => (side - (i % 2 ? top : left)) / scale);
   }
 
-  return {start, enter, follow, shows, text, box, isSlit};
+  return {start, enter, follow, shows, text, isWritable, box, isSlit};
 })()

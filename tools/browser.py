@@ -98,6 +98,9 @@ async def _guarded(args: BrowserArgs, tabs: Tabs) -> tuple[bool, str]:
         tabs.silent = None
         return True, done
     except DialogOpened:
+        dialog = tabs.dialog()
+        if args.action in ("read", "wait") and dialog is not None:
+            return False, f"browser: {described(dialog)}."
         return True, "ok"
     except Trouble as error:
         return False, f"browser: {error}."

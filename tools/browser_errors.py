@@ -7,7 +7,10 @@ import re
 from pilotfish.tools.browser_args import BrowserArgs
 from pilotfish.tools.words import short
 
-SILENT = "the page did not answer in time, it may be busy or hang; try again, or use navigate or close_tab"
+SILENT = (
+    "the page did not answer in time, it may hang, be busy or wait for an answer on the screen; use navigate "
+    "or close_tab to leave it"
+)
 
 # What Chromium says when there is no way to a host.
 _NO_WAY = (
@@ -24,6 +27,7 @@ _MENDS = {
     "ERR_FILE_NOT_FOUND": "there is no such file in the sandbox; the workspace is file:///workspace/",
     "ERR_UNSAFE_PORT": "browsers refuse this port; serve on another, such as 8000",
     "ERR_EMPTY_RESPONSE": "the server hung up without an answer",
+    "ERR_TOO_MANY_REDIRECTS": "the server sends from one address to the next without end",
     "ERR_INVALID_URL": "correct the address",
 }
 

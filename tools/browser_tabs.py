@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from playwright.async_api import Dialog, Frame, Page
+from playwright.async_api import Error as PlaywrightError
 
 from pilotfish.sandbox import PAGE_ERRORS, Browser, PageText, Sandbox, read_page
 from pilotfish.sandbox.browser_marks import shown_url
@@ -20,6 +22,7 @@ MAX_TABS = 50
 PAGE_S = 10.0
 """How long a page may take to answer, in seconds."""
 _TITLE_S, _CLOSE_S, _READ_S = 2.0, 5.0, 15.0
+_GONE_PAUSES_S = (0.1, 0.3, 1.0)
 
 
 class Trouble(Exception):
@@ -177,10 +180,21 @@ class Tabs:
     async def read(self) -> PageText:
         """Read the page in front, and keep its elements."""
         page = await self.page()
-        found = await self.bounded(read_page(page, self._next_ref), _READ_S)
+        found = await self.bounded(self._settled(page), _READ_S)
         self._refs = {ref: frame for ref, frame in self._refs.items() if frame.page != page} | found.refs
         self._next_ref = max([self._next_ref, *(number + 1 for number in found.refs)])
         return found
+
+    async def _settled(self, page: Page) -> PageText:
+        """The page's text; where a page just gives way to the next one, that of the next."""
+        for pause_s in _GONE_PAUSES_S:
+            try:
+                return await read_page(page, self._next_ref)
+            except PlaywrightError as error:
+                if not re.search("context was destroyed|navigat|detached", error.message):
+                    raise
+            await asyncio.sleep(pause_s)
+        raise Trouble("the page gives way to another again and again; use navigate to leave it")
 
     def frame_of(self, ref: int) -> Frame:
         """The frame of an element that was read in the page in front."""

@@ -21,6 +21,8 @@ HIDDEN = {
         "filter:opacity(0)",
         "filter:opacity(30%) opacity(10%)",
         "filter:blur(40px)",
+        "filter:url(#any)",
+        "-webkit-text-security:disc",
         "mask-image:linear-gradient(transparent,transparent)",
         "mask:linear-gradient(#000,#000) 0 0/0 0 no-repeat",
         "-webkit-mask-image:linear-gradient(#0000,#0001)",
@@ -227,6 +229,25 @@ async def test_only_the_part_of_a_frame_that_shows_is_read(desk: Sandbox) -> Non
     ):
         text = (await read(desk, body)).text
         assert " ".join(line for line in text.splitlines() if not line.startswith("[")) == expected
+
+
+async def test_dark_pages(desk: Sandbox) -> None:
+    for head in ("<meta name=color-scheme content=dark>", "<style>:root {color-scheme: dark}</style>"):
+        assert (await read(desk, f"{head}<p>light on dark<p style='color:#111'>no")).text == "light on dark"
+    assert (await read(desk, "<meta name=color-scheme content='light dark'><p>dark")).text == "dark"
+
+
+async def test_what_is_typed_where_nobody_sees_it(desk: Sandbox) -> None:
+    found = await read(
+        desk,
+        "<input value=seen><input value=secret style='color:white'>"
+        "<textarea style='font-size:1px'>no</textarea>"
+        "<div contenteditable>seen<b style='display:none'>no</b></div>",
+    )
+    assert found.text.splitlines() == [
+        '[e1 textbox = "seen"] [e2 textbox (unreadable)] [e3 textbox (unreadable)]',
+        '[e4 textbox = "seen"]',
+    ]
 
 
 async def test_buttons_that_cannot_be_seen_are_none(desk: Sandbox) -> None:

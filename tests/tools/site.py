@@ -18,6 +18,8 @@ PAGES = {
     "/hang": "<title>Hang</title><button onclick='for(;;);'>Hang</button>",
     "/storm": "<title>Storm</title><script>let i = 0; setInterval(() => {document.title = i++;"
     "history.pushState({}, '', '?' + i)}, 5)</script>",
+    "/restless": "<title>Restless</title><p>here<div id=a></div><script>setInterval(() => {"
+    "a.innerHTML = '<iframe srcdoc=x></iframe>'}, 400)</script>",
     "/trap": "<title>Trap</title><button onclick=\"for (;;) alert('Stay')\">Go</button>",
     "/leave": "<title>Leave</title><button>x</button>"
     "<script>onbeforeunload = (e) => {e.preventDefault(); return 'no'}</script>",

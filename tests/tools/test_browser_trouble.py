@@ -101,6 +101,11 @@ async def test_a_page_that_keeps_the_browser_busy(desk: Desk) -> None:
     assert "# Home" in (await took("read")).text
 
 
+async def test_a_page_whose_frames_come_and_go(desk: Desk) -> None:
+    await desk.ok("navigate", url=f"{SITE}/restless")
+    assert "here" in await desk.ok("read")
+
+
 async def test_a_browser_that_is_killed_between_calls(desk: Desk) -> None:
     await desk.ok("navigate", url=SITE)
     await desk.box.shell.run("pkill -9 -o -x chromium")
