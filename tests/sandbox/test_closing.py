@@ -176,5 +176,18 @@ async def test_killing_the_owner_of_a_frozen_sandbox_ends_everything(shape: str)
             await asyncio.sleep(0.02)
 
 
+async def test_killing_the_owner_of_a_frozen_relay_ends_it() -> None:
+    async with owner("browser") as (process, _, _, tree):
+        relay = {one for one in tree if any("browser_relay.py" in name for name in alive({one}))}
+        assert len(relay) == 1
+        os.kill(next(iter(relay))[0], signal.SIGSTOP)
+        process.kill()
+        await process.wait()
+        deadline = time.monotonic() + 15
+        while left := alive(tree):
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.02)
+
+
 def _existing(paths: list[str]) -> list[str]:
     return [path for path in paths if Path(path).exists()]
