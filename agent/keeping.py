@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from pilotfish.agent import events as log
-from pilotfish.agent.safetext import counted
+from pilotfish.agent.safetext import counted, visible
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Sandbox, SandboxError, Snapshot
 
@@ -76,6 +76,7 @@ class Keeper:
                 f"There was no room left, so the {counted(taken.dropped, 'oldest snapshot')} had to go."
             )
         if taken.others > self._others:
-            notes.append(f"Not kept, and so not to be gone back on: {taken.missing}.")
+            missing = visible(taken.missing, one_line=True)
+            notes.append(f"Not kept, and so not to be gone back on: {missing}.")
         self._others = taken.others
         return " ".join(notes)

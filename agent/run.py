@@ -18,6 +18,7 @@ from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
+from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.stopping import Stop, stop_on_signals
@@ -231,7 +232,8 @@ def _free_job(target: Target, folder: Path, host: HostDesktop | None) -> Job:
         workspace = Path(target.workspace)
     elif target.workspace:
         workspace = folder / WORKSPACE
-        if missing := prepare(Path(target.workspace), workspace, folder / SNAPSHOTS):
+        missing = prepare(Path(target.workspace), workspace, folder / SNAPSHOTS)
+        if missing := visible(missing, one_line=True):
             instruction += f"\n\nThe workspace is a copy of the user's folder, without {missing}."
     else:
         workspace = _workspace(folder)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from pilotfish.sandbox.entries import Entry
 from pilotfish.sandbox.objects import digest_of_file
-from pilotfish.sandbox.trees import FILE, TRIES, remove
+from pilotfish.sandbox.trees import FILE, TRIES, open_anyway, remove
 
 _NOREPLACE, _EXCHANGE = 1, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -104,7 +104,7 @@ def is_still(folder: int, name: str, old: Entry, *, renamed: bool = False) -> bo
         return old.kind != "link" or os.readlink(name, dir_fd=folder) == old.data
     # Written when the clock had not ticked on, or given another mode since.
     try:
-        fd = os.open(name, FILE, dir_fd=folder)
+        fd = open_anyway(folder, name, FILE)
     except OSError:
         return False
     try:

@@ -43,7 +43,8 @@ from pilotfish.sandbox.scan import Bounds, Scan
 
 GoesOn = Callable[[], None]
 """Called often during long work; raises to break it off, which leaves whole snapshots only."""
-_LEFT_OUT = 5
+_LEFT_OUT, _NAME = 5, 100
+"""How many things that could not be kept are named, and with how many characters of their path."""
 
 
 def _always() -> None:
@@ -95,7 +96,7 @@ class Snapshots:
             try:
                 tree = Scan(root, objects, self._bounds, goes_on).run(self._newest(objects))
                 found = os.fstat(root)
-                left_out = (f"{path} ({entry.data})" for path, entry in others_of(tree))
+                left_out = (f"{path[-_NAME:]} ({entry.data})" for path, entry in others_of(tree))
                 made = Snapshot(
                     str(max(self._records.numbers(), default=0) + 1),
                     label,

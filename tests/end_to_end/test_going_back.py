@@ -20,7 +20,7 @@ import pytest
 
 from pilotfish.agent import cli
 from pilotfish.agent import events as log
-from pilotfish.agent.changes import diff_lines
+from pilotfish.agent.changes import diff_lines, restored_lines
 from pilotfish.agent.keeping import may_write
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
@@ -366,5 +366,17 @@ def test_names_do_not_forge_lines_of_a_diff(tmp_path: Path) -> None:
     kept = Snapshots(project, tmp_path / "store")
     first = kept.take()
     (project / "x\nM README.md").write_text("one\n")
+    (project / "\udcff").write_text("one\n")
     lines = diff_lines(kept.diff(first, text=True), text=True)
     assert not [line for line in "\n".join(lines).splitlines() if line.startswith("M README.md")]
+    done = kept.restore(first)
+    told = {"folder": "\n", "snapshot": first, "changed": 2, "done": [], "before": "2"}
+    told["done"] = [{"path": path, "how": how} for path, how in sorted(done.done)]
+    shown = restored_lines(told | {"problems": ["x\nM README.md was changed meanwhile"]})
+    assert [line.encode() for line in shown if "\n" in line] == []
+    assert shown[1:] == [
+        "  removed   x\\nM README.md",
+        "  removed   \\udcff",
+        "What was there before is snapshot 2.",
+        "But x\\nM README.md was changed meanwhile.",
+    ]

@@ -173,6 +173,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert kept.restore(first).problems == ()
     after = state(work)
     assert after == before, [name for name in before | after if before.get(name) != after.get(name)]
+    (work / "shut").write_text("x")
+    (work / "shut").chmod(0)
+    assert kept.restore(first, since=kept.take()).problems == ()
+    assert state(work) == before
     (work / "folder-0").chmod(0o700)
     print((work / "folder-0" / "in").read_text(), os.geteuid() != 0)
     (work / "folder-500").chmod(0o700)
@@ -320,6 +324,11 @@ def test_what_cannot_be_kept_is_told_and_left_alone(work: Path) -> None:
         (deep / "bottom").write_text("1")
         first = kept.take()
         assert kept.find(first).others == 3
+        assert kept.find(first).left_out == (
+            "big (more than 0 MiB)",
+            f"{'d/' * 200}d"[-100:] + " (nested too deep)",
+            "socket (a socket or device)",
+        )
         assert kept.restore(first).problems == ()
         (work / "big").write_bytes(b"changed" * 500)
         (work / "bigger").write_bytes(bytes(5000))
