@@ -16,6 +16,7 @@ from pathlib import Path
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 TRIES = 32
+_MEANWHILE = frozenset((errno.ENOTEMPTY, errno.ENOTDIR, errno.ELOOP))
 _DEEP = 64
 """Folders nested deeper are moved up before they are removed: neither descriptors nor the stack run out."""
 
@@ -71,8 +72,8 @@ class _Removal:
             except FileNotFoundError:
                 return
             except OSError as error:
-                # Someone puts new files into a folder that is being emptied.
-                if error.errno != errno.ENOTEMPTY or attempt == TRIES - 1:
+                # Someone puts new files into a folder that is being emptied, or something else in its place.
+                if error.errno not in _MEANWHILE or attempt == TRIES - 1:
                     raise
 
     def _remove_once(self, parent: int, name: str, depth: int) -> None:

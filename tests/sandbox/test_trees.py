@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from pilotfish.sandbox.trees import remove_tree
+from pilotfish.sandbox.trees import remove, remove_tree
 
 from .host import open_fds
 
@@ -42,3 +45,33 @@ def test_a_tree_deeper_than_descriptors_and_stack_reach(tmp_path: Path) -> None:
     remove_tree(source)
     assert not source.exists()
     assert open_fds() == before
+
+
+SWAP = """
+import contextlib, os
+while True:
+    with contextlib.suppress(OSError):
+        os.mkdir("name")
+    with contextlib.suppress(OSError):
+        os.rmdir("name")
+    with contextlib.suppress(OSError):
+        os.symlink("outside", "name")
+    with contextlib.suppress(OSError):
+        os.unlink("name")
+"""
+
+
+def test_what_becomes_something_else_meanwhile_is_removed_too(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("kept")
+    swapper = subprocess.Popen([sys.executable, "-c", SWAP], cwd=tmp_path)
+    parent = os.open(tmp_path, os.O_RDONLY)
+    try:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            remove(parent, "name")
+    finally:
+        swapper.kill()
+        swapper.wait()
+        os.close(parent)
+    assert (tmp_path / "outside" / "file").read_text() == "kept"
