@@ -15,13 +15,14 @@ from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome, Watching
 from pilotfish.agent.models import model_name, open_model
-from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.player import Job, Player
+from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import steps
 from pilotfish.agent.solution import RANDOM, random_clicks
+from pilotfish.agent.start import check_measurement
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.model.protocol import Model
 from pilotfish.tasks.environments import environment_for, skip_reason
@@ -91,34 +92,37 @@ async def run_bench(
     Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
     """
     resumed = folder is not None
-    for name in plan.tasks:
-        check_hosts(_task(plan, name), settings)
+    check_measurement((_task(plan, name) for name in plan.tasks), settings)
     folder = folder or log.new_run_folder(settings.record_dir)
     told: Progress = progress or (lambda place, line: None)
-    with stop_on_signals() as stop:
-        model_for = open_model(settings)
-        with log.EventLog(folder) as events:
-            _open(events, plan, settings, resumed=resumed)
-            done = {episode_key(group) for group in log.read_run(folder).episodes() if log.has_ended(group)}
-            with closing_record(events, stop):
-                async with Player(settings, events, policy_of(settings, None), stop) as player:
-                    for place, slot in enumerate(slots(plan), start=1):
-                        if slot.key in done:
-                            continue
-                        if (reason := skip_reason(slot.task)) is not None:
-                            told(place, f"skipped: {reason}")
-                            continue
-                        model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
-                        outcome = await _play(player, slot, model)
-                        told(place, _line(slot, outcome))
-                        if stop.is_set():
-                            break
+    # From here on a signal is heeded in order, which it cannot be while the model is loaded.
+    model_for = open_model(settings)
+    with stop_on_signals() as stop, log.EventLog(folder) as events:
+        groups = log.read_run(folder).episodes()
+        _open(events, plan, settings, groups[-1] if groups else (), resumed=resumed)
+        done = {episode_key(group) for group in groups if log.has_ended(group)}
+        with closing_record(events, stop):
+            async with Player(settings, events, policy_of(settings, None), stop) as player:
+                for place, slot in enumerate(slots(plan), start=1):
+                    if slot.key in done:
+                        continue
+                    if (reason := skip_reason(slot.task)) is not None:
+                        told(place, f"skipped: {reason}")
+                        continue
+                    model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
+                    outcome = await _play(player, slot, model)
+                    told(place, _line(slot, outcome))
+                    if stop.is_set():
+                        break
     return report(log.read_run(folder))
 
 
-def _open(events: log.EventLog, plan: Plan, settings: Settings, *, resumed: bool) -> None:
+def _open(
+    events: log.EventLog, plan: Plan, settings: Settings, last: Sequence[log.Event], *, resumed: bool
+) -> None:
     if resumed:
-        events.append(log.Resumed(note="The benchmark goes on with the first episode that has no end."))
+        note = "The benchmark goes on with the first episode that has no end."
+        events.append(log.Resumed(unknown_call=unknown_call(last), note=note))
         return
     options = {"plan": asdict(plan), "settings": settings.model_dump(mode="json")}
     events.append(

@@ -78,12 +78,15 @@ def report(run: log.RunLog) -> dict[str, Any]:
 
 def _row(groups: Sequence[Sequence[log.Event]]) -> dict[str, Any]:
     ends = [event for group in groups for event in group if isinstance(event, log.EpisodeEnded)]
-    passed = sum(end.passed for end in ends)
-    low, high = wilson(passed, len(ends))
+    judged = [end for end in ends if end.passed is not None]
+    passed = sum(end.passed is True for end in judged)
+    low, high = wilson(passed, len(judged))
     seconds = [value for group in groups for value in seconds_per_step(group)]
     return {
         "episodes": len(ends),
-        "success": passed / len(ends) if ends else 0.0,
+        "graded": len(judged),
+        "success": passed / len(judged) if judged else 0.0,
+        "score": _mean([end.score for end in judged]),
         "ci_low": low,
         "ci_high": high,
         "steps": _mean([float(end.steps) for end in ends]),

@@ -2,7 +2,7 @@
 
 Standard output carries the result, and with `--json` exactly one JSON object, which is
 `{"error": sentence}` when there is no result. Everything else goes to standard error. The exit status is 0
-on success only, 2 when the command itself was wrong, 130 after Ctrl-C.
+on success only, 2 when the command itself was wrong, 130 after Ctrl-C and 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -14,16 +14,43 @@ import os
 import sys
 import tempfile
 import traceback
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from pilotfish.agent import cli_changes, cli_look, cli_run, cli_serve
 from pilotfish.agent.cli_bench import bench_app
-from pilotfish.agent.cli_output import FAILED, INTERRUPTED, USAGE, OutputError
+from pilotfish.agent.cli_output import FAILED, USAGE, OutputError
+from pilotfish.agent.stopping import STOPPED, ended_by_signals, exit_status
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM, which typer would turn into an exit status of its own."""
+
+
+class _Commands(TyperGroup):
+    def make_context(self, *words: Any, **extra: Any) -> Any:
+        with _interruption_named():
+            return super().make_context(*words, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _interruption_named():
+            return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def _interruption_named() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted from error
+
 
 app = typer.Typer(
     name="pilotfish",
+    cls=_Commands,
     help="A computer-use and coding agent that runs MiniMax-M3 inside its own process.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,29 +83,39 @@ def _options(
 
 def main() -> None:
     """The entry point: runs the command and turns every failure into one sentence and an exit status."""
+    with ended_by_signals():
+        status = _main()
+        if status >= STOPPED:
+            _leave(status)
+        sys.exit(status)
+
+
+def _main() -> int:
     try:
-        app()
-    except SystemExit as ended:
-        # typer tells on standard error what is wrong with the command itself; Ctrl-C it ends silently.
-        why = ended.__context__
-        if (told := getattr(why, "format_message", None)) is not None:
-            _say_as_json(told())
-        elif isinstance(why, typer.Exit) and isinstance(why.__cause__, KeyboardInterrupt):
-            _say_as_json("The command was interrupted.")
-        raise
-    except (KeyboardInterrupt, asyncio.CancelledError):
+        return app(prog_name="pilotfish", standalone_mode=False) or 0
+    except (Interrupted, KeyboardInterrupt, asyncio.CancelledError):
         _say_as_json("The command was interrupted.")
-        sys.exit(INTERRUPTED)
+        return exit_status()
     except BrokenPipeError:
         # Whoever read our output has gone; nothing more can be said there.
         _drop_output()
-        sys.exit(FAILED)
+        return FAILED
     except OutputError as error:
         print(f"pilotfish: {error}", file=sys.stderr)
         _drop_output()
-        sys.exit(FAILED)
+        return FAILED
     except Exception as error:
-        sys.exit(_explain(error))
+        return _explain(error)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process here: nothing is left to be put in order, and taking down libraries that were being
+    loaded takes seconds, or ends it by a signal of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
 
 
 def _drop_output() -> None:
@@ -95,6 +132,7 @@ def _say_as_json(sentence: str) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong; returns the exit status."""
+    from pilotfish.agent.cli_usage import is_help, usage
     from pilotfish.agent.events import LogError
     from pilotfish.agent.recorder import CaptureError
     from pilotfish.agent.settings import SettingsError
@@ -103,6 +141,11 @@ def _explain(error: Exception) -> int:
     from pilotfish.sandbox import SandboxError
     from pilotfish.tasks.reader import TaskError
 
+    if hasattr(error, "format_message"):  # typer's own, about the command line
+        sentence = usage(error)
+        _say_as_json(sentence)
+        say(sentence if is_help(error) else f"pilotfish: {sentence}", sys.stderr)
+        return USAGE
     if isinstance(error, SettingsError | TaskError):
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pilotfish.agent.cli_options import Attention, MaxSteps, ModelName, RecordDir, Temperature, settings_of
-from pilotfish.agent.cli_output import INTERRUPTED, Json, print_result
+from pilotfish.agent.cli_options import (
+    Attention,
+    MaxSteps,
+    ModelName,
+    RecordDir,
+    Temperature,
+    names_in,
+    settings_of,
+)
+from pilotfish.agent.cli_output import Json, print_result
+from pilotfish.agent.stopping import exit_status
 
 if TYPE_CHECKING:
     from pilotfish.agent.settings import Settings
@@ -30,7 +39,7 @@ def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -
     if not result["complete"]:
         lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
     print_result(result, as_json, lines)
-    raise typer.Exit(0 if result["complete"] else INTERRUPTED)
+    raise typer.Exit(0 if result["complete"] else exit_status())
 
 
 def _start_bench(plan: Any, settings: Settings, resume: bool, as_json: bool) -> None:
@@ -46,6 +55,7 @@ Resume = Annotated[
 
 @bench_app.command("miniwob")
 def bench_miniwob(
+    more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="")] = None,
     tasks: Annotated[str, typer.Option(help="Tasks by name, as click-test,enter-text. Default: all.")] = "",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 10,
     seed: Annotated[
@@ -84,7 +94,7 @@ def bench_miniwob(
     settings = settings_of(
         model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
     )
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = names_in([tasks, *(more or [])])
     plan = plan_miniwob(names, episodes=episodes, seed=seed, limits=limits, baseline=baseline)
     _start_bench(plan, settings, resume, as_json)
 
@@ -113,4 +123,6 @@ def bench_tasks(
     settings = settings_of(
         model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
     )
-    _start_bench(plan_tasks(suites or [], episodes=episodes), settings, resume, as_json)
+    # A folder's name may hold what stands between names.
+    names = [name for word in suites or [] for name in ([word] if Path(word).is_dir() else names_in([word]))]
+    _start_bench(plan_tasks(names, episodes=episodes), settings, resume, as_json)

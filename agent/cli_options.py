@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,10 +42,25 @@ Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question
 
 
 def settings_of(**flags: Any) -> Settings:
-    """The settings with these flags over them; None was not given."""
-    from pilotfish.agent.settings import load_settings
+    """The settings with these flags over them; None was not given. Tells of variables that are none."""
+    from pilotfish.agent.settings import Settings, load_settings
+    from pilotfish.agent.spelling import unknown_variables
 
+    for warning in unknown_variables(Settings.model_fields):
+        warn(warning)
     return load_settings(flags)
+
+
+def warn(sentence: str) -> None:
+    """Tell a person something that does not keep the command from going on."""
+    from pilotfish.agent.show import say
+
+    say(f"pilotfish: {sentence}", sys.stderr)
+
+
+def names_in(words: Iterable[str]) -> list[str]:
+    """The names in a list that a person typed, with commas or spaces between them."""
+    return [name for word in words for name in word.replace(",", " ").split()]
 
 
 def narrator(as_json: bool) -> Any:

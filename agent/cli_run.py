@@ -22,10 +22,13 @@ from pilotfish.agent.cli_options import (
     Thinking,
     Yes,
     asker,
+    names_in,
     narrator,
     settings_of,
+    warn,
 )
-from pilotfish.agent.cli_output import FAILED, INTERRUPTED, Json, Run, print_result
+from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
+from pilotfish.agent.stopping import exit_status
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,11 +38,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _finish_run(result: dict[str, Any], as_json: bool) -> None:
-    notes = [result["host_desktop"]] if result["host_desktop"] else []
-    print_result(result, as_json, [f"log   {result['folder']}", *notes])
+    lines = [f"log   {result['folder']}"]
+    lines += [result["host_desktop"]] if result["host_desktop"] else []
+    lines.append(f"See it with: pilotfish replay {result['folder']}")
+    if result["end"] == "stopped" and not result["host_desktop"]:
+        lines.append(f"Go on with:  pilotfish resume {result['folder']}")
+    print_result(result, as_json, lines)
     if result["end"] == "stopped":
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(0 if result["passed"] else FAILED)
+        raise typer.Exit(exit_status())
+    # Where nothing is graded, the model's word that it has finished is all there is.
+    good = result["passed"] if result["graded"] else result["end"] in ("done", "answered")
+    raise typer.Exit(0 if good else FAILED)
 
 
 def run(
@@ -90,8 +99,8 @@ def run(
     The model watches the sandbox's screen and acts with its tools; nothing runs on this machine itself. With
     --host, mouse and keyboard act on your own desktop, and all else stays in the sandbox: Ctrl+Alt+Escape, or
     the pointer pushed into a corner, stops that at once. The run's folder holds the log and the frames;
-    `pilotfish replay` shows it, `pilotfish resume` goes on with it. The exit status is 0 only if the task was
-    solved.
+    `pilotfish replay` shows it, `pilotfish resume` goes on with it. The exit status is 0 only if the graders
+    passed it; an instruction has none, and there it is 0 if the model said that it has finished.
 
     Examples:
 
@@ -138,13 +147,15 @@ def run(
         instruction=instruction,
         workspace=str(workspace.absolute()) if workspace else None,
         desktop=desktop,
-        tools=tuple(name.strip() for name in tools.split(",") if name.strip()) if tools else (),
+        tools=tuple(names_in([tools or ""])),
         seed=seed,
         review=review,
         host=host,
         monitor=monitor,
     )
-    result = asyncio.run(run_target(target, settings, ask=asker(as_json), on_event=narrator(as_json)))
+    result = asyncio.run(
+        run_target(target, settings, ask=asker(as_json), on_event=narrator(as_json), warn=warn)
+    )
     _finish_run(result, as_json)
 
 

@@ -6,10 +6,10 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pilotfish.agent.events import LogError, check_writable
 from pilotfish.agent.models import SERVED, served_model
 from pilotfish.agent.settings import Settings
 from pilotfish.sandbox import Piece, check
@@ -84,15 +84,15 @@ def model_piece(settings: Settings) -> Piece:
         return Piece("checkpoint", True, "none needed: the model is a task's own solution")
     if settings.model.startswith(SERVED):
         return _server(settings)
-    from pilotfish.model.checkpoint import find_folder
+    from pilotfish.model.folder import find_folder
     from pilotfish.model.info import describe
     from pilotfish.model.protocol import ModelError
 
-    folder = find_folder(settings.model)
     try:
+        folder = find_folder(settings.model)
         describe(folder)
     except ModelError as error:
-        return Piece("checkpoint", False, str(folder), str(error))
+        return Piece("checkpoint", False, settings.model, str(error))
     return Piece("checkpoint", True, str(folder))
 
 
@@ -120,10 +120,8 @@ def _pages() -> Piece:
 
 
 def _record_dir(folder: Path) -> Piece:
-    home = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=home):
-            return Piece("run folder", True, str(folder.absolute()))
-    except OSError as error:
-        mend = "choose another one with --record-dir"
-        return Piece("run folder", False, f"{folder.absolute()} ({error.strerror})", mend)
+        check_writable(folder)
+    except LogError as error:
+        return Piece("run folder", False, str(error), "choose another one with --record-dir")
+    return Piece("run folder", True, str(folder.absolute()))

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -232,7 +233,8 @@ class EpisodeEnded(Record):
     """done, infeasible, answered, finished (the task ended by itself), or the name of a limit or an error."""
     answer: str = ""
     score: float = 0.0
-    passed: bool = False
+    passed: bool | None = False
+    """None when nothing was graded; `score` means nothing then."""
     reason: str = ""
     steps: int = 0
     seconds: float = 0.0
@@ -504,6 +506,16 @@ def new_run_folder(record_dir: Path) -> Path:
     yet.
     """
     return record_dir / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `LogError` unless files can be written in a folder, or in the nearest above it that there is."""
+    home = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise LogError(_cannot("write", folder, error)) from error
 
 
 def _cannot(verb: str, path: Path, error: OSError) -> str:

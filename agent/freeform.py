@@ -14,7 +14,7 @@ NAME = "instruction"
 
 @dataclass(frozen=True)
 class FreeForm:
-    """The environment of `pilotfish run --instruction`. It passes when the model says that it is finished."""
+    """The environment of `pilotfish run --instruction`. Nothing can judge what comes of it."""
 
     instruction: str
     workspace: Path | None = None
@@ -35,8 +35,8 @@ class FreeForm:
         return False
 
     async def grade(self, box: Sandbox, end: End) -> Grade:
-        passed = end.status == "done"
-        return Grade(float(passed), passed, "Nothing was graded; the model's own word counts.")
+        said = " That it is finished is the model's own word." if end.status == "done" else ""
+        return Grade(0.0, None, f"An instruction has no grader.{said}")
 
 
 @dataclass(frozen=True)

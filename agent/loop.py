@@ -39,7 +39,7 @@ from pilotfish.agent.policy import Policy
 from pilotfish.agent.prompt import NOT_EXECUTED, developer_turn, first_turn, no_call, tool_turn
 from pilotfish.agent.recorder import CaptureError, Observed, Recorder
 from pilotfish.agent.resume import Standing
-from pilotfish.agent.stopping import Stop
+from pilotfish.agent.waiting import or_stopped
 from pilotfish.model.protocol import (
     CallChunk,
     EndChunk,
@@ -168,8 +168,9 @@ class Episode:
         nudge: tuple[Message, ...] = ()
         for last_try in (*(False,) * RESAMPLES, True):
             reply = await self._ask((*self.conversation.messages, *nudge))
-            final = last_try or (self._screen is None and not reply.end.faults)
-            is_answer = bool(reply.text.strip()) and final
+            faults = reply.end.faults
+            # Text around a call that cannot be read is no answer.
+            is_answer = bool(reply.text.strip()) and not faults and (last_try or self._screen is None)
             kept = bool(reply.calls) or is_answer
             self._record_reply(reply, kept=kept)
             if kept:
@@ -179,11 +180,11 @@ class Episode:
             if is_answer:
                 raise Answered(answer=reply.text)
             if not last_try:
-                told = no_call(reply.end.faults)
+                told = no_call(faults)
                 nudge = (Message("user", (told,)),)
                 self.events.append(log.Told(step=self._step, text=told))
-        why = f" ({reply.end.faults[-1]})" if reply.end.faults else ""
-        raise FormatLimit(f"The model made no call and said nothing in {RESAMPLES + 1} replies{why}.")
+        why = f"; what was wrong with the last: {faults[-1]}" if faults else " and said nothing"
+        raise FormatLimit(f"The model made no call in {RESAMPLES + 1} replies{why}.")
 
     async def act(self, reply: Reply) -> None:
         """Execute the first call of a reply, tell the model the result, and report the other calls."""
@@ -256,7 +257,7 @@ class Episode:
             camera=self.box.camera(screen.display),
         )
         self._recorder = await stack.enter_async_context(recorder)
-        return await self._recorder.clip()
+        return await self._or_stopped(self._recorder.clip())
 
     def _record_start(self, instruction: str, clip: Observed | None) -> None:
         specs = [
@@ -497,34 +498,16 @@ class Episode:
 
     async def _grade(self, over: EpisodeOver) -> Grade:
         if over.status == "stopped":
-            return Grade(0.0, False, "The run was stopped before the task was finished.")
+            return Grade(0.0, None, "The run was stopped before the task was finished.")
         try:
             return await self._or_stopped(self.environment.grade(self.box, End(over.status, over.answer)))
         except Stopped:
-            return Grade(0.0, False, "The run was stopped while the task was graded.")
+            return Grade(0.0, None, "The run was stopped while the task was graded.")
         except (MachineBroke, SandboxError) as error:
             return Grade(0.0, False, f"The task cannot be graded: {error}")
 
     async def _or_stopped(self, work: Awaitable[T]) -> T:
-        """Await `work`, or cancel it and raise `Stopped` as soon as `stop` is set, `MachineBroke` as soon as
-        the machine does not work any more.
-        """
-        task = asyncio.ensure_future(work)
-        stopping = asyncio.ensure_future(self.stop.wait())
-        breaking = {self._breaking} if self._breaking is not None else set()
-        try:
-            await asyncio.wait({task, stopping, *breaking}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if self._breaking is not None and self._breaking.done():
-                raise MachineBroke(self._breaking.result())
-            raise Stopped(self.stop.reason if isinstance(self.stop, Stop) else Stop.reason)
-        finally:
-            for pending in (task, stopping):
-                if not pending.done():
-                    pending.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, Exception):
-                        await pending
+        return await or_stopped(work, self.stop, self._breaking)
 
 
 def _call_data(call: ToolCall) -> log.CallData:

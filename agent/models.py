@@ -24,6 +24,29 @@ SERVED = "openai:"
 KEY_VARIABLE, URL_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
 
 
+def check_model(settings: Settings, task: Task | None) -> None:
+    """Raise what `open_model` and its result would for this task, as far as that shows without loading."""
+    if settings.model == "solution":
+        _solution(task)
+    elif settings.model.startswith(SERVED):
+        served_model(settings)
+    else:
+        from pilotfish.model.folder import check_folder
+
+        _check_spelling(settings)
+        check_folder(settings.model)
+
+
+def shortcoming(settings: Settings, task: Task | None) -> str | None:
+    """Why the model that ships is of little use here, as a sentence; None if it may do, or is not used."""
+    if settings.model != "nano" or (task is not None and "computer" in task.tools):
+        return None
+    return (
+        "The model nano knows only small pages like those of MiniWoB++ and will hardly do this; give --model "
+        "the folder of a checkpoint that can."
+    )
+
+
 def open_model(settings: Settings) -> ModelFor:
     """Load what `settings.model` names. Raises `ModelError` with the mend when it is not there.
 
@@ -34,12 +57,16 @@ def open_model(settings: Settings) -> ModelFor:
     if settings.model.startswith(SERVED):
         remote = served_model(settings)
         return lambda task: remote
-    if difflib.get_close_matches(settings.model, ["solution"]) and not Path(settings.model).exists():
-        raise ModelError(f"there is no model {settings.model!r}; the nearest is 'solution'.")
+    _check_spelling(settings)
     from pilotfish.model.engine import Engine
 
     engine = Engine(settings.model, attention=settings.attention)
     return lambda task: engine
+
+
+def _check_spelling(settings: Settings) -> None:
+    if difflib.get_close_matches(settings.model, ["solution"]) and not Path(settings.model).exists():
+        raise ModelError(f"there is no model {settings.model!r}; the nearest is 'solution'.")
 
 
 def _solution(task: Task | None) -> Model:

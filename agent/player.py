@@ -5,6 +5,7 @@ used.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import Any, Self
 
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
-from pilotfish.agent.limits import Budget
+from pilotfish.agent.limits import Budget, Stopped
 from pilotfish.agent.loop import Episode, Outcome, Watching
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
+from pilotfish.agent.start import fitted
+from pilotfish.agent.waiting import or_stopped
 from pilotfish.model.protocol import Limits, Model
-from pilotfish.sandbox import Network, Sandbox
-from pilotfish.tasks.environment import Environment
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.tasks.environment import Environment, Grade
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tools.base import Tool
 from pilotfish.tools.registry import make_tools
@@ -79,7 +82,10 @@ class Player:
         """Play one job to its end. Raises `SandboxError` when there is no sandbox to play in, and
         `LogError`.
         """
-        box = await self._box_for(job)
+        try:
+            box = await self._box_for(job)
+        except Stopped as over:
+            return Outcome(over.name, over.reason, Grade(0.0, None, over.reason), "", 0, 0.0)
         settings = self._settings
         episode = Episode(
             number=job.number,
@@ -114,20 +120,26 @@ class Player:
         return outcome
 
     async def _box_for(self, job: Job) -> Sandbox:
-        settings = self._settings
-        spec = replace(
-            job.environment.sandbox_spec(), level=settings.sandbox_level, network=Network(settings.network)
-        )
-        spec = replace(spec, limits=settings.limits.put_on(spec.limits))
+        spec = fitted(job.environment.sandbox_spec(), self._settings)
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
         spec = replace(spec, snapshots=job.snapshots)
         if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):
             await self._close_box()
         if self._box is None:
-            self._box = await Sandbox.start(spec)
+            self._box = await self._start(spec)
             self._box.network_log.listener = self._network
         return self._box
+
+    async def _start(self, spec: SandboxSpec) -> Sandbox:
+        starting = asyncio.ensure_future(Sandbox.start(spec))
+        try:
+            return await or_stopped(asyncio.shield(starting), self._stop)
+        except Stopped:
+            # It is not cancelled: asyncio may wait for ever where the start of a process is.
+            with contextlib.suppress(SandboxError):
+                await (await starting).close()
+            raise
 
     def _tools_for(self, job: Job) -> list[Tool[Any]]:
         """The tools of a job; in a shared sandbox they go on from one episode to the next."""

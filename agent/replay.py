@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import attempt_line, run_note
+from pilotfish.agent.show import attempt_line, run_note, verdict
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -107,9 +107,10 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 )
             case log.EpisodeEnded():
                 notes = [["answer", event.answer], ["reason", event.reason]]
-                title = f"{event.end}: {'passed' if event.passed else 'not passed'}, score {event.score:g}"
+                score = "" if event.passed is None else f", score {event.score:g}"
+                title = f"{event.end}: {verdict(event.passed)}{score}"
                 entry = _entry("end", title, None, steps[-1]["frames"], notes=notes)
-                steps.append(entry | {"ok": event.passed})
+                steps.append(entry | {"ok": event.passed is not False})
         if isinstance(event, log.Resulted | log.EpisodeEnded):
             steps[-1]["notes"] += network
             network = []

@@ -29,38 +29,47 @@ class Standing:
     closing: list[tuple[log.CallData, str]] = field(default_factory=list)
 
 
+def unknown_call(group: Sequence[log.Event]) -> log.CallData | None:
+    """The call of an episode that had begun when its records break off, and whose outcome nobody knows."""
+    begun: log.CallData | None = None
+    for event in group:
+        match event:
+            case log.Intended():
+                begun = event.call
+            case log.Resulted() if begun is not None and event.call_id == begun.id:
+                begun = None
+    return begun
+
+
 def standing(group: Sequence[log.Event], frames: log.FrameStore, conversation: Conversation) -> Standing:
     """Rebuild an episode from its records into an empty conversation. Raises `log.LogError` for a lost
     frame.
     """
     start = group[0]
     assert isinstance(start, log.EpisodeStarted)
-    here = Standing(conversation)
+    here = Standing(conversation, unknown_call=unknown_call(group))
     conversation.append(developer_turn())
     conversation.append(first_turn(start.instruction, _clip(start.clip, frames)))
     answer: log.Answered | None = None
     told: set[str] = set()
-    begun: log.CallData | None = None
     for event in group[1:]:
         match event:
             case log.Answered():
                 here.used_tokens += event.usage.output_tokens
                 if event.kept and event.calls:
-                    answer, told, begun = event, set(), None
-            case log.Intended():
-                begun = event.call
+                    answer, told = event, set()
             case log.Resulted() if answer is not None:
                 if not told:
                     here.used_steps += 1
                     conversation.append(_assistant(answer))
                 told.add(event.call_id)
                 conversation.append(_tool(event, frames))
-    if answer is not None and (told or begun):
-        _close(here, answer, told, begun)
+    if answer is not None and (told or here.unknown_call):
+        _close(here, answer, told)
     return here
 
 
-def _close(here: Standing, answer: log.Answered, told: set[str], begun: log.CallData | None) -> None:
+def _close(here: Standing, answer: log.Answered, told: set[str]) -> None:
     """Work out what the last answer's calls without a result are to be told."""
     if not told:
         here.used_steps += 1
@@ -68,8 +77,7 @@ def _close(here: Standing, answer: log.Answered, told: set[str], begun: log.Call
     for call in answer.calls:
         if call.id in told:
             continue
-        if begun is not None and call.id == begun.id:
-            here.unknown_call = call
+        if here.unknown_call is not None and call.id == here.unknown_call.id:
             here.closing.append((call, UNKNOWN_OUTCOME))
         else:
             here.closing.append((call, NOT_EXECUTED))

@@ -12,18 +12,19 @@ from typing import Any, Literal
 from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
-from pilotfish.agent.models import model_name, open_model
-from pilotfish.agent.networking import check_hosts
+from pilotfish.agent.models import model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
-from pilotfish.agent.resume import standing
+from pilotfish.agent.resume import standing, unknown_call
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
+from pilotfish.agent.start import check_start
 from pilotfish.agent.stopping import Stop, stop_on_signals
 from pilotfish.sandbox import HostDesktop
 from pilotfish.sandbox.review import prepare
+from pilotfish.tasks.environment import Environment
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.load import find_task
@@ -82,24 +83,31 @@ async def run_target(
     *,
     ask: Ask | None = None,
     on_event: OnEvent | None = None,
+    warn: Callable[[str], None] = lambda sentence: None,
     command: str = "run",
 ) -> dict[str, Any]:
     """Play a target in a new run folder and return its report.
 
+    warn: told what a person should know beforehand.
+
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
     job_for, task = _resolve(target)
-    if task is not None:
-        check_hosts(task, settings)
+    folder = log.new_run_folder(settings.record_dir)
+    _keep_apart(target, folder)
+    check_start(_environment(target, task), settings, task)
+    if target.host:
+        HostDesktop.check(target.monitor)
+    if (weakness := shortcoming(settings, task)) is not None:
+        warn(weakness)
+    # From here on a signal is heeded in order, which it cannot be while the model is loaded.
+    model = open_model(settings)(task)
     async with contextlib.AsyncExitStack() as stack:
         stop = stack.enter_context(stop_on_signals())
         host = None
         if target.host:
             host = await stack.enter_async_context(HostDesktop.open(target.monitor, stop.because))
         warning = "" if host is None else _warning(host, settings)
-        folder = log.new_run_folder(settings.record_dir)
-        _keep_apart(target, folder)
-        model = open_model(settings)(task)
         events = stack.enter_context(log.EventLog(folder, on_event))
         options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
         events.append(
@@ -142,22 +150,21 @@ async def resume_target(
             "with pilotfish run --host."
         )
     job_for, task = _resolve(target)
-    if task is not None:
-        check_hosts(task, settings)
-    job = job_for(run.folder, None)
     groups = run.episodes()
-    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
-        if groups and log.has_ended(groups[-1]):
+    if groups and log.has_ended(groups[-1]):
+        with log.EventLog(run.folder, on_event) as events:
             events.append(log.RunEnded(status="finished"))
-            return report(log.read_run(run.folder))
-        model = open_model(settings)(task)
+        return report(log.read_run(run.folder))
+    check_start(_environment(target, task), settings, task)
+    job = job_for(run.folder, None)
+    model = open_model(settings)(task)
+    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
+        last = groups[-1] if groups else ()
+        unknown = unknown_call(last)
         here = None
-        if groups and job.workspace is not None:
-            here = standing(groups[-1], run.frames, new_conversation(settings))
-            events.append(log.Resumed(unknown_call=here.unknown_call, note=_taken_over(here.unknown_call)))
-        else:
-            note = f"The screen of {job.task} cannot be brought back, so the episode starts again."
-            events.append(log.Resumed(note=note))
+        if last and job.workspace is not None:
+            here = standing(last, run.frames, new_conversation(settings))
+        events.append(log.Resumed(unknown_call=unknown, note=_taken_over(job, unknown, again=here is None)))
         with closing_record(events, stop):
             async with Player(settings, events, policy_of(settings, ask), stop) as player:
                 await player.play(job, model, resumed=here)
@@ -177,10 +184,15 @@ def _warning(host: HostDesktop, settings: Settings) -> str:
     return f"{host.protection}{', AND NOBODY IS ASKED (--yes)' if settings.yes else ''}"
 
 
-def _taken_over(unknown: log.CallData | None) -> str:
-    if unknown is None:
-        return "The run goes on after its last finished step."
-    return f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
+def _taken_over(job: Job, unknown: log.CallData | None, *, again: bool) -> str:
+    notes = []
+    if again and job.workspace is None:
+        notes.append(f"The screen of {job.task} cannot be brought back, so the episode starts again.")
+    elif again:
+        notes.append("The run had not come to its first step; it starts again.")
+    if unknown is not None:
+        notes.append(f"The outcome of the last call of {unknown.name} is unknown; it is not repeated.")
+    return " ".join(notes) or "The run goes on after its last finished step."
 
 
 @contextlib.contextmanager
@@ -226,6 +238,13 @@ def _resolve(target: Target) -> tuple[JobFor, Task | None]:
     return job, task
 
 
+def _environment(target: Target, task: Task | None) -> Environment:
+    """What tells the sandbox that a target needs, before there is a folder for its work."""
+    if task is not None:
+        return environment_for(task)
+    return FreeForm("", Path(target.workspace) if target.workspace else None, target.desktop)
+
+
 def _free_job(target: Target, folder: Path, host: HostDesktop | None) -> Job:
     instruction = target.instruction or ""
     if target.workspace and not target.review:
@@ -259,6 +278,8 @@ def report(run: log.RunLog) -> dict[str, Any]:
     ends = [event for event in run.events if isinstance(event, log.EpisodeEnded)]
     starts = [event for event in run.events if isinstance(event, log.EpisodeStarted)]
     end = ends[-1] if ends else None
+    graded = end is not None and end.passed is not None
+    was_stopped = run.ended is not None and run.ended.status == "interrupted"
     return {
         "run": started.run,
         "folder": str(run.folder),
@@ -268,9 +289,10 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "sandbox_level": started.sandbox_level,
         "network": started.network,
         "host_desktop": started.host_desktop,
-        "end": end.end if end else "open",
-        "passed": end.passed if end else False,
-        "score": end.score if end else 0.0,
+        "end": end.end if end else "stopped" if was_stopped else "open",
+        "graded": graded,
+        "passed": end.passed if end and graded else None,
+        "score": end.score if end and graded else None,
         "reason": end.reason if end else "",
         "answer": end.answer if end else "",
         "steps": end.steps if end else 0,

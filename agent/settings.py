@@ -6,12 +6,15 @@ flags.
 
 from __future__ import annotations
 
+import contextlib
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +24,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from pilotfish.agent.policy import Rule, Verdict
+from pilotfish.agent.spelling import as_given, wrong_value
 from pilotfish.sandbox import Limits
 
 FILES = (Path("~/.config/pilotfish/config.toml"), Path("pilotfish.toml"))
@@ -144,6 +148,12 @@ class Settings(BaseSettings):
     yes: bool = False
     """Answer every question of the rules with yes."""
 
+    _flags: frozenset[str] = PrivateAttr(default=frozenset())
+
+    def as_given(self, name: str) -> str:
+        """The words for a setting that tell where it was given: a flag, a variable, a line of a file."""
+        return as_given(name, self._flags, FILES[::-1])
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -163,8 +173,9 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
 
     Raises `SettingsError` for a value that does not fit, an unknown name or a file that is not TOML.
     """
+    given = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings = Settings(**given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "a setting"
@@ -175,22 +186,38 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
                 "server": ServerSettings,
             }
             known = ", ".join(sorted(tables.get(name.partition(".")[0], Settings).model_fields))
-            raise SettingsError(f"There is no setting '{name}'; choose from {known}.") from None
-        said = first["msg"].removeprefix("Input ")
-        raise SettingsError(f"The setting {name} is {first['input']!r}, but {said}.") from None
+            where = as_given(name, given, FILES[::-1])
+            raise SettingsError(f"There is no setting {where}; choose from {known}.") from None
+        raise SettingsError(wrong_value(as_given(name, given, FILES[::-1]), first)) from None
     except SourceError as error:
-        raise SettingsError(f"An environment variable is not JSON ({error}); mend or unset it.") from None
+        name = re.sub(r'.*field "(\w+)".*', r"\1", str(error))
+        where = as_given(name, (), FILES[::-1])
+        raise SettingsError(f"The environment variable {where} is not JSON; mend or unset it.") from None
     except (ValueError, OSError) as error:
-        raise SettingsError(f"A settings file cannot be read ({error}); mend pilotfish.toml.") from None
+        raise SettingsError(f"{_broken_file()} cannot be read ({error}); mend or remove it.") from None
+    settings._flags = frozenset(given)
     if settings.sandbox_level == 0 and flags.get("sandbox_level") != 0:
-        raise SettingsError("The setting sandbox_level is 0, but only the flag --sandbox-level 0 can say so.")
+        where = settings.as_given("sandbox_level")
+        raise SettingsError(f"{where} is 0, but only the flag --sandbox-level 0 can say so.")
     if settings.network:
         _check_network(settings)
     if settings.clip_block >= settings.max_clips:
         raise SettingsError(
-            f"clip_block is {settings.clip_block}, but must be less than max_clips, {settings.max_clips}."
+            f"{settings.as_given('clip_block')} is {settings.clip_block}, but must be less than "
+            f"{settings.as_given('max_clips')}, {settings.max_clips}."
         )
     return settings
+
+
+def _broken_file() -> Path:
+    """The settings file that cannot be read."""
+    for path in FILES[1:]:
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                tomllib.loads(path.read_text(encoding="utf-8"))
+            except (ValueError, OSError):
+                return path
+    return FILES[0]
 
 
 def _check_network(settings: Settings) -> None:
@@ -200,4 +227,4 @@ def _check_network(settings: Settings) -> None:
     try:
         SandboxSpec(desktop=False, level=settings.sandbox_level, network=Network(settings.network))
     except SandboxError as error:
-        raise SettingsError(f"The setting network cannot be used: {error}") from None
+        raise SettingsError(f"{settings.as_given('network')} cannot be used: {error}") from None

@@ -64,6 +64,11 @@ def run_note(started: log.RunStarted) -> str:
     )
 
 
+def verdict(passed: bool | None) -> str:
+    """What graders said, in words; None is that nothing was graded."""
+    return "not graded" if passed is None else "passed" if passed else "not passed"
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -86,15 +91,15 @@ def _lines(event: log.Event) -> list[str]:
         case log.Resulted():
             word = f" ({event.clip.word})" if event.clip else ""
             return [f"      {shortened(event.text, WIDTH)}{word}"]
+        case log.Told():
+            return [f"      told: {shortened(event.text, 2 * WIDTH)}"]
         case log.SnapshotTaken():
             return [f"      {shortened(event.note, 2 * WIDTH)}"] if event.note else []
         case log.Resumed():
             return [event.note] if event.note else []
         case log.EpisodeEnded():
-            verdict = "passed" if event.passed else "not passed"
-            return [
-                f"end   {event.end}, {verdict}, {steps(event.steps)}, {event.seconds:.1f} s. {event.reason}"
-            ]
+            how = f"{event.end}, {verdict(event.passed)}, {steps(event.steps)}, {event.seconds:.1f} s"
+            return [f"end   {how}. {event.reason}"]
         case _:
             return []
 

@@ -23,11 +23,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pilotfish.model.config import M3Config
+from pilotfish.model.folder import CONFIG, INDEX, WEIGHTS
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import ModelError
 
-NANO = Path(__file__).parent / "nano"
-WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARD_BYTES = 4 * 1024**3
 
 # Published in fp32 inside the bf16 checkpoint, and kept so whatever dtype is asked for.
@@ -50,19 +49,6 @@ class Stored:
     file: Path
     dtype: str
     shape: tuple[int, ...]
-
-
-def find_folder(name: Path | str) -> Path:
-    """The folder that a model's name means: `nano` is the checkpoint that ships, anything else a path.
-
-    Raises ModelError for what is no folder.
-    """
-    folder = NANO if str(name) == NANO.name else Path(name)
-    if folder.is_file():
-        raise ModelError(f"{folder} is a file; give the folder of a checkpoint, or nano.")
-    if not folder.is_dir():
-        raise ModelError(f"there is no model {str(name)!r}; give nano, or the folder of a checkpoint.")
-    return folder
 
 
 def load(

@@ -25,6 +25,7 @@ from torch import Tensor
 from pilotfish.model import checkpoint
 from pilotfish.model.chat import ChatFormat, Thinking
 from pilotfish.model.constraint import CallConstraint, CallConstraints
+from pilotfish.model.folder import find_folder
 from pilotfish.model.images import Media, clip_grid, clip_patches
 from pilotfish.model.m3 import M3
 from pilotfish.model.memory import memory_named
@@ -65,7 +66,7 @@ class Engine:
         device: "auto" takes a CUDA GPU when there is one. dtype: "auto" is bf16, but fp32 on a CPU without
         bf16 arithmetic. attention: "dense" shows what MSA changes. Raises ModelError with one sentence.
         """
-        folder = checkpoint.find_folder(folder)
+        folder = find_folder(folder)
         self._name = folder.name
         chosen = pick_device(device)
         on_cpu = chosen.type == "cpu"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
+from pilotfish.model.folder import find_folder
 from pilotfish.model.tokenizer import Tokenizer
 
 CACHE_VALUE_BYTES = 2
@@ -27,7 +28,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
 
     Raises ModelError with one sentence when the folder is no checkpoint.
     """
-    folder = checkpoint.find_folder(folder)
+    folder = find_folder(folder)
     config = M3Config.from_folder(folder)
     stored = checkpoint.read_headers(folder)
     text, vision = config.text, config.vision

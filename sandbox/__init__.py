@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pilotfish.sandbox.files import FileEntry, Files
     from pilotfish.sandbox.host import HostDesktop
     from pilotfish.sandbox.network import Attempt, Network, NetworkLog
-    from pilotfish.sandbox.pieces import Piece, check
+    from pilotfish.sandbox.pieces import Piece, check, try_out
     from pilotfish.sandbox.process import Process
     from pilotfish.sandbox.records import Snapshot
     from pilotfish.sandbox.shell import Shell, ShellResult
@@ -37,7 +37,7 @@ _HOMES = {
     "files": ("FileEntry", "Files"),
     "host": ("HostDesktop",),
     "network": ("Attempt", "Network", "NetworkLog"),
-    "pieces": ("Piece", "check"),
+    "pieces": ("Piece", "check", "try_out"),
     "process": ("Process",),
     "shell": ("Shell", "ShellResult"),
     "records": ("Snapshot",),
@@ -78,6 +78,7 @@ __all__ = [
     "go",
     "page_element",
     "read_page",
+    "try_out",
 ]
 
 

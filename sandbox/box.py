@@ -36,7 +36,7 @@ from pilotfish.sandbox.launch import starter
 from pilotfish.sandbox.levels import meaning
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.network import PROXY_URL, NetworkLog
-from pilotfish.sandbox.pieces import check_apart, find_chromium, need
+from pilotfish.sandbox.pieces import check_apart, find_chromium, need, need_all
 from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.records import Snapshot
 from pilotfish.sandbox.shell import Shell
@@ -121,15 +121,7 @@ class Sandbox:
     async def start(cls, spec: SandboxSpec | None = None) -> Sandbox:
         """A ready sandbox that the caller must `close`."""
         spec = spec or SandboxSpec()
-        need("bash", "for the shell", "bash")
-        if spec.level == 3:
-            need("bwrap", "to isolate the sandbox", "bubblewrap")
-        if spec.desktop:
-            need("Xvfb", "for the display", "xvfb")
-            need("openbox", "for the windows on the display", "openbox")
-        if spec.browser:
-            find_driver()
-            find_chromium()
+        need_all(spec)
         try:
             folder = HostFolder()
         except OSError as error:

@@ -66,6 +66,17 @@ class HostDesktop:
         finally:
             await desktop._close()
 
+    @classmethod
+    def check(cls, monitor: str | None = None) -> None:
+        """Raise what `open` would for a desktop that cannot be used, without a guard."""
+        name = _display_name()
+        desktop = cls(name, _connect(name), monitor)
+        try:
+            desktop.monitor()
+        finally:
+            with contextlib.suppress(Exception):  # a display that is gone makes even closing fail
+                desktop._display.close()
+
     def monitor(self) -> Monitor:
         """The monitor that is the screen, as it is now.
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from pilotfish.sandbox import cgroup, landlock
 from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
+
+if TYPE_CHECKING:
+    from pilotfish.sandbox.spec import SandboxSpec
 
 CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
 _CHROMIUM_PLACES = (
@@ -87,6 +91,33 @@ def need(program: str, purpose: str, package: str) -> str:
     if path is None:
         raise SandboxUnavailable(f"{program} is missing, it is needed {purpose}: apt-get install {package}")
     return path
+
+
+def need_all(spec: SandboxSpec) -> None:
+    """Raise `SandboxUnavailable` for a program that a sandbox of this spec needs and that is not here."""
+    from pilotfish.sandbox.browser_driver import find_driver
+
+    need("bash", "for the shell", "bash")
+    if spec.level == 3:
+        need("bwrap", "to isolate the sandbox", "bubblewrap")
+    if spec.desktop:
+        need("Xvfb", "for the display", "xvfb")
+        need("openbox", "for the windows on the display", "openbox")
+    if spec.browser:
+        find_driver()
+        find_chromium()
+
+
+def try_out(spec: SandboxSpec) -> None:
+    """Raise `SandboxUnavailable` if a sandbox of this spec cannot be had here. Takes 0.1 seconds."""
+    from pilotfish.sandbox.levels import check_level_2, without_level_3
+
+    need_all(spec)
+    if spec.level == 2:
+        check_level_2()
+    elif spec.level == 3 and not (piece := _isolation()).ok:
+        trouble = SandboxUnavailable(f"{piece.detail}: {piece.mend}")
+        raise trouble if spec.desktop else without_level_3(trouble)
 
 
 def check_apart(program: str, workspace: Path) -> None:

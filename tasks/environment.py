@@ -27,10 +27,12 @@ class End:
 
 @dataclass(frozen=True)
 class Grade:
-    """What an episode was worth. score: 0 to 1. reason: one sentence for a person."""
+    """What an episode was worth. score: 0 to 1. passed: None where nothing was judged, and the score means
+    nothing then. reason: one sentence for a person.
+    """
 
     score: float
-    passed: bool
+    passed: bool | None
     reason: str
 
     def __post_init__(self) -> None:

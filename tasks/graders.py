@@ -226,12 +226,12 @@ def _infeasible(end: End) -> Grade:
 
 def _all(grades: Sequence[Grade]) -> Grade:
     """The worst of them."""
-    return min(grades, key=lambda grade: (grade.passed, grade.score))
+    return min(grades, key=lambda grade: (bool(grade.passed), grade.score))
 
 
 def _any(grades: Sequence[Grade]) -> Grade:
     """The best of them."""
-    return max(grades, key=lambda grade: (grade.passed, grade.score))
+    return max(grades, key=lambda grade: (bool(grade.passed), grade.score))
 
 
 def _yes(reason: str) -> Grade:

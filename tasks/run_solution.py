@@ -21,6 +21,10 @@ def solution_calls(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises `TaskError` if the task has no solution.
     """
     if not task.solution:
+        if task.environment.kind == "miniwob":
+            raise TaskError(
+                f"{task.name} is of MiniWoB++, which has no reference solutions; choose another --model."
+            )
         raise TaskError(f"{task.name} has no reference solution; add one under solution.")
     for step in task.solution:
         if isinstance(step, str):

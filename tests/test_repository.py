@@ -6,8 +6,10 @@ import ast
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -304,3 +306,32 @@ def _set_up(folder: Path, **environment: str) -> subprocess.CompletedProcess[str
         text=True,
         timeout=60,
     )
+
+
+PYTEST = """#!/bin/sh
+echo $$ "$@" >> started
+exec sleep 60
+"""
+
+
+def test_an_interrupted_make_test_leaves_neither_half_of_it(tmp_path: Path) -> None:
+    """Ctrl-C goes to all that runs in the foreground of the terminal."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".setup").mkdir()
+    pytest_there = tmp_path / ".venv/bin/pytest"
+    pytest_there.parent.mkdir(parents=True)
+    pytest_there.write_text(PYTEST)
+    pytest_there.chmod(0o755)
+    done = ["make", "-o", "lint", "-o", "setup", "test"]
+    process = subprocess.Popen(done, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    started = tmp_path / "started"
+    while process.poll() is None and (not started.exists() or started.read_text().count("\n") < 2):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+    pids = [int(line.split()[0]) for line in started.read_text().splitlines()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from pilotfish.agent.cli import main
 from pilotfish.agent.events import EventLog
 from pilotfish.agent.limits import Budget
 from pilotfish.agent.loop import Episode
@@ -74,6 +76,35 @@ def call(name: str = "computer", *, id: str = "c", **arguments: Any) -> ToolCall
 def turn(*calls: ToolCall, text: str = "", reasoning: str | None = None) -> Message:
     """One answer of the scripted model."""
     return Message("assistant", (text,) if text else (), reasoning, calls)
+
+
+class Said(NamedTuple):
+    """How the command ended, and what it wrote."""
+
+    status: object
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def command_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """`pilotfish` in this process, in `tmp_path`. For what ends before a run begins: a process of its own
+    takes longer to start than that.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["pilotfish", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Said(ended.value.code, *capsys.readouterr())
+
+    return run
 
 
 Open = Callable[..., "contextlib.AbstractAsyncContextManager[Episode]"]

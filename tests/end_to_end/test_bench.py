@@ -46,7 +46,7 @@ async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     bad, good = result["tasks"]
     assert (bad["task"], good["task"]) == ("suite/bad", "suite/good")
     assert (bad["success"], good["success"], result["mean_success"]) == (0.0, 1.0, 0.5)
-    assert good["episodes"] == 2
+    assert (good["episodes"], good["graded"], good["score"], bad["score"]) == (2, 2, 1.0, 0.0)
     assert 0 < good["ci_low"] < 1 == good["ci_high"]
     assert good["steps"] == 1.0
     assert 0 < good["seconds_per_step_p50"] <= good["seconds_per_step_p95"]

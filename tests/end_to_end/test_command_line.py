@@ -18,9 +18,10 @@ import pytest
 
 from pilotfish.agent import cli_run
 from pilotfish.agent import events as log
-from pilotfish.agent.cli import main
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
 from pilotfish.tasks.format import Task
+
+from .conftest import Command
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 
@@ -94,15 +95,14 @@ def test_an_output_that_takes_nothing_is_no_traceback(as_json: list[str]) -> Non
     assert subprocess.run(closed, capture_output=True, text=True).stderr == ""
 
 
-def test_version_as_an_option() -> None:
-    done = pilotfish("--version")
-    assert (done.returncode, done.stdout) == (0, pilotfish("version").stdout)
+def test_version_as_an_option(command_here: Command) -> None:
+    assert command_here("--version") == command_here("version")
 
 
-def test_version_as_json() -> None:
-    done = pilotfish("version", "--json")
-    assert json.loads(done.stdout)["version"]
-    assert done.stderr == ""
+def test_version_as_json(command_here: Command) -> None:
+    said = command_here("version", "--json")
+    assert json.loads(said.out)["version"]
+    assert (said.status, said.err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_version_as_json() -> None:
         (["run", "nowhere.yaml"], 2, "nowhere.yaml"),
         (["run", "web/sign-in", "--desktop"], 2, "--instruction"),
         (["run", "--instruction", "x", "--tools", "browser"], 2, "needs a display; add --desktop"),
-        (["run", "web/sign-in", "--attention", "blurred"], 2, "attention is 'blurred'"),
-        (["run", "web/sign-in", "--max-steps", "0"], 2, "max_steps is 0"),
+        (["run", "web/sign-in", "--attention", "blurred"], 2, "--attention is 'blurred', but must be"),
+        (["run", "web/sign-in", "--max-steps", "0"], 2, "--max-steps is 0, but must be 1 or more"),
         (["run", "web/sign-in", "--model", "/no/such/folder"], 1, "/no/such/folder"),
         (["run", "--instruction", "x", "--model", "solution"], 1, "no reference solution"),
         (["run", "--instruction", "x", "--tools", "shell,telepathy", "--model", "solution"], 2, "telepathy"),
@@ -124,32 +124,34 @@ def test_version_as_json() -> None:
         (["replay", "/no/such/run"], 1, "/no/such/run"),
         (["resume", "/no/such/run"], 1, "/no/such/run"),
         (["frobnicate"], 2, "frobnicate"),
+        (
+            ["run", "web/sign-in", "--max-steps", "few"],
+            2,
+            "--max-steps is 'few', but must be a whole number.",
+        ),
+        (["bench", "miniwob", "--episodes", "0"], 2, "--episodes is '0', but must be 1 or more."),
+        (["run", "web/sign-in", "--max-step", "1"], 2, "see pilotfish run --help"),
+        (["run", "miniwob/click-test", "--model", "solution"], 2, "choose another --model"),
+        (["bench", "miniwob", "--tasks", "click-test click-tset"], 2, "'click-tset'"),
+        (["bench", "miniwob", "--tasks", "click-test", "click-tset"], 2, "'click-tset'"),
+        (["bench", "tasks", "shell,no-such-suite"], 2, "'no-such-suite'"),
         (["run", "miniwob/click-test", "--seed", "-1"], 2, "seed -1"),
         (["bench", "miniwob", "--seed", str(1 << 31), "--model", "solution"], 2, "out of range"),
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_wrong_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    status: int,
-    says: str,
-    as_json: bool,
+    tmp_path: Path, command_here: Command, arguments: list[str], status: int, says: str, as_json: bool
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pilotfish", *arguments, *(["--json"] if as_json else [])])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr()
-    assert ended.value.code == status
+    said = command_here(*arguments, *(["--json"] if as_json else []))
+    assert said.status == status
     if as_json:
         assert says in json.loads(said.out)["error"]
     else:
         assert said.out == ""
     assert says in said.err
-    assert "Traceback" not in said.err
+    assert said.err.startswith("pilotfish: ")
+    assert said.err.count("\n") == 1
     assert not (tmp_path / "runs").exists(), "a command that cannot start leaves no run"
 
 
@@ -174,6 +176,8 @@ def test_a_run_that_fails_has_another_status(tmp_path: Path, counting: Path) -> 
     done = pilotfish("run", counting, "--model", "solution", "--max-steps", 3, cwd=tmp_path)
     assert done.returncode == 1
     assert "step_limit" in done.stdout
+    assert f"pilotfish replay runs/{only_run(tmp_path).name}\n" in done.stdout
+    assert "pilotfish resume" not in done.stdout, "it has finished"
     assert "Traceback" not in done.stderr
 
 
@@ -253,7 +257,7 @@ def test_a_signal_stops_the_run_at_once_and_leaves_nothing(tmp_path: Path, numbe
     children = descendants(process.pid)
     assert len(children) >= 3
     process.send_signal(number)
-    assert process.wait(timeout=5) == 130
+    assert process.wait(timeout=5) == 128 + number
     run = log.read_run(only_run(tmp_path))
     assert run.ended is not None
     assert run.ended.status == "interrupted"
@@ -294,33 +298,24 @@ def test_a_run_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, counti
     "options", [{}, {"settings": {}}, {"settings": 5}, {"settings": {}, "target": {"x": 1}}]
 )
 def test_a_log_that_does_not_say_what_to_do_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: Literal["run", "bench"],
-    options: dict[str, Any],
+    tmp_path: Path, command_here: Command, command: Literal["run", "bench"], options: dict[str, Any]
 ) -> None:
     with log.EventLog(tmp_path / "r") as events:
         events.append(log.RunStarted(run="r", pilotfish="0", command=command, model="nano", options=options))
-    monkeypatch.setattr(sys, "argv", ["pilotfish", "resume", str(tmp_path / "r")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert "does not say what the run was to do" in capsys.readouterr().err
+    said = command_here("resume", str(tmp_path / "r"))
+    assert said.status == 1
+    assert "does not say what the run was to do" in said.err
 
 
 def test_a_place_that_may_not_be_looked_at_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command_here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(task: str) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", task)
 
-    monkeypatch.setattr(sys, "argv", ["pilotfish", "run", "/secret/task.yaml", "--json"])
     monkeypatch.setattr(cli_run, "_absolute", look)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    said = capsys.readouterr()
+    said = command_here("run", "/secret/task.yaml", "--json")
+    assert said.status == 1
     sentence = "Cannot use /secret/task.yaml (Permission denied); check its permissions."
     assert json.loads(said.out) == {"error": sentence}
     assert said.err == f"pilotfish: {sentence}\n"
@@ -333,14 +328,21 @@ def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
     assert done.returncode == 0, done.stderr
     path = only_run(tmp_path) / log.EVENTS
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:5]))
+    end = next(number for number, line in enumerate(lines, 1) if '"type": "intended"' in line)
+    path.write_text("".join(lines[:end]))
     kept = log.read_run(path.parent).events
+    begun = kept[-1]
+    assert isinstance(begun, log.Intended)
     done = pilotfish("resume", path.parent, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cannot be brought back" in done.stdout
     events = log.read_run(path.parent).events
-    assert events[:5] == kept
-    assert [event.type for event in events[5:]].count("episode_started") == 1
+    assert events[:end] == kept
+    resumed = events[end]
+    assert isinstance(resumed, log.Resumed)
+    assert resumed.unknown_call == begun.call
+    assert "The outcome of the last call of computer is unknown" in resumed.note
+    assert [event.type for event in events[end:]].count("episode_started") == 1
 
 
 def small_disk(command: list[str], folder: Path) -> list[str]:

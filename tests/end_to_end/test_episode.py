@@ -177,6 +177,17 @@ async def test_a_call_that_cannot_be_read_is_explained(
     assert model.requests[1][0][-1] == Message("user", (said[0],))
 
 
+async def test_what_was_wrong_with_the_last_call_ends_it(shell_task: Task, open_episode: Open) -> None:
+    broken = 'I look. ]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="shell">]<]minimax[>[<command>ls'
+    async with open_episode(shell_task, [broken] * 3) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.answer) == ("format_limit", "")
+    assert outcome.reason == (
+        "The model made no call in 3 replies; what was wrong with the last: "
+        "the answer ended inside a tool call, which was not executed."
+    )
+
+
 @pytest.mark.parametrize(("text", "end"), [("I am stuck.", "answered"), ("", "format_limit")])
 async def test_a_model_that_makes_no_call_ends(
     web_task: Task, open_episode: Open, text: str, end: str

@@ -69,6 +69,7 @@ def test_a_run_acts_on_the_desktop_and_says_so_everywhere(desktop: Any, tmp_path
         status, out = command.ended()
         errors = command.errors.read_text()
         assert status == 0, out + errors
+        assert (json.loads(out)["graded"], json.loads(out)["passed"]) == (False, None)
         assert window.presses() == [(2000, 50), (2500, 450)]
     finally:
         window.close()
@@ -78,7 +79,9 @@ def test_a_run_acts_on_the_desktop_and_says_so_everywhere(desktop: Any, tmp_path
     warning += "RIGHT (1000x800 pixels at 2000, 50), AND NOBODY IS ASKED (--yes)"
     result = json.loads(out)
     assert result["host_desktop"] == warning
-    assert errors.startswith(warning + "\nCtrl+Alt+Escape stops the run")
+    first, _, shown = errors.partition("\n")
+    assert "nano knows only small pages" in first, "the setting, whoever plays here"
+    assert shown.startswith(warning + "\nCtrl+Alt+Escape stops the run")
     started, episode = command.log()[:2]
     assert (started["host_desktop"], started["on_host"], started["sandbox_level"]) == (warning, True, 3)
     assert episode["screen"] == [1000, 800]
@@ -269,30 +272,25 @@ def test_ctrl_c_lets_go_of_everything(desktop: Any, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_a_sentence(
-    tmp_path: Path, arguments: list[str], variables: dict[str, str], sentence: str
+    tmp_path: Path,
+    command_here: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    variables: dict[str, str],
+    sentence: str,
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if "DISPLAY" not in name}
-    done = subprocess.run(
-        [sys.executable, "-m", "pilotfish.agent.cli", *arguments, "--json"],
-        cwd=tmp_path,
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode in (1, 2)
-    assert sentence in json.loads(done.stdout)["error"]
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said = command_here(*arguments, "--json")
+    assert said.status in (1, 2)
+    assert sentence in json.loads(said.out)["error"]
     assert not (tmp_path / "runs").exists()
 
 
-def test_only_the_flag_asks_for_the_desktop(tmp_path: Path) -> None:
+def test_only_the_flag_asks_for_the_desktop(tmp_path: Path, command_here: Command) -> None:
     (tmp_path / "pilotfish.toml").write_text("host = true\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pilotfish.agent.cli", "run", "--instruction", "x", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "There is no setting 'host'" in json.loads(done.stdout)["error"]
+    said = command_here("run", "--instruction", "x", "--json")
+    assert said.status == 2
+    assert "There is no setting host (pilotfish.toml, line 1)" in json.loads(said.out)["error"]

@@ -17,6 +17,8 @@ from pilotfish.agent.events import AttemptData, EventLog, LogError, Networked, R
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.sandbox import Attempt
 
+from .conftest import Command
+
 TASK = """
 instruction: Fetch the word.
 tools: [shell]
@@ -48,8 +50,8 @@ def host() -> Iterator[str]:
         thread.join()
 
 
-def pilotfish(folder: Path, *arguments: str, task: str = TASK) -> subprocess.CompletedProcess[str]:
-    (folder / "task.yaml").write_text(task)
+def pilotfish(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "task.yaml").write_text(TASK)
     command = [sys.executable, "-m", "pilotfish.agent.cli", *arguments]
     nothing = subprocess.DEVNULL
     return subprocess.run(command, cwd=folder, stdin=nothing, capture_output=True, text=True, timeout=90)
@@ -99,18 +101,17 @@ def test_settings_allow_hosts_too(
     assert json.loads(done.stdout)["network"] == [host]
 
 
-def test_a_task_file_allows_nothing_by_itself(tmp_path: Path) -> None:
+def test_a_task_file_allows_nothing_by_itself(tmp_path: Path, command_here: Command) -> None:
+    (tmp_path / "task.yaml").write_text(TASK)
+    sentence = "needs ok.test:80 of the network; if it may have that, give --allow-host ok.test:80 "
     for arguments in (RUN, (*RUN, "--allow-host", "ok.test:443")):
-        done = pilotfish(tmp_path, *arguments)
-        assert done.returncode == 2
-        assert (
-            "needs ok.test:80 of the network; if it may have that, give --allow-host ok.test:80 "
-            in done.stderr
-        )
+        said = command_here(*arguments)
+        assert said.status == 2
+        assert sentence in said.err
         assert not (tmp_path / "runs").exists()
-    done = pilotfish(tmp_path, "bench", "tasks", str(tmp_path), "--model", "solution")
-    assert done.returncode == 2
-    assert "--allow-host ok.test:80" in done.stderr
+    said = command_here("bench", "tasks", str(tmp_path), "--model", "solution")
+    assert said.status == 2
+    assert "--allow-host ok.test:80" in said.err
 
 
 def test_a_bench_shows_its_network(tmp_path: Path, host: str) -> None:
@@ -131,10 +132,11 @@ def test_a_bench_shows_its_network(tmp_path: Path, host: str) -> None:
         ("ok.test:80=127.0.0.1:80", "says where a name leads, which is for the person who runs the task"),
     ],
 )
-def test_what_a_task_file_may_not_name(tmp_path: Path, named: str, words: str) -> None:
-    done = pilotfish(tmp_path, *RUN, task=TASK.replace("ok.test:80]", f"{named}]"))
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_what_a_task_file_may_not_name(tmp_path: Path, command_here: Command, named: str, words: str) -> None:
+    (tmp_path / "task.yaml").write_text(TASK.replace("ok.test:80]", f"{named}]"))
+    said = command_here(*RUN)
+    assert said.status == 2
+    assert words in said.err
 
 
 @pytest.mark.parametrize(
@@ -145,10 +147,13 @@ def test_what_a_task_file_may_not_name(tmp_path: Path, named: str, words: str) -
         (("--allow-host", "ok.test:80", "--sandbox-level", "0"), "sandbox level 0 cannot hold programs"),
     ],
 )
-def test_flags_that_cannot_be_met(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    done = pilotfish(tmp_path, *RUN, *arguments)
-    assert done.returncode == 2
-    assert f"The setting network cannot be used: {words}" in done.stderr
+def test_flags_that_cannot_be_met(
+    tmp_path: Path, command_here: Command, arguments: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "task.yaml").write_text(TASK)
+    said = command_here(*RUN, *arguments)
+    assert said.status == 2
+    assert f"--allow-host cannot be used: {words}" in said.err
     assert not (tmp_path / "runs").exists()
 
 

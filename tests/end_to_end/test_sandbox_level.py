@@ -51,7 +51,7 @@ def test_the_report_says_it_too(tmp_path: Path) -> None:
 def test_other_levels_are_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "run", "task.yaml", "--model", "solution", "--sandbox-level", "1")
     assert done.returncode != 0
-    assert "sandbox_level" in done.stderr
+    assert "--sandbox-level is 1, but must be 3, 2 or 0." in done.stderr
 
 
 def test_no_sandbox_takes_the_flag(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pilotfish.model import checkpoint, saved
+from pilotfish.model.folder import find_folder
 from pilotfish.model.m3 import M3
 from pilotfish.model.memory import GIB, free_bytes
 from pilotfish.model.pages import PagePool
@@ -171,7 +172,7 @@ def test_past_two_thousand_tokens_on_shared_pages(model: M3) -> None:
 
 
 def test_the_shipped_model_past_its_budget() -> None:
-    model, _ = checkpoint.load(checkpoint.find_folder("nano"))
+    model, _ = checkpoint.load(find_folder("nano"))
     ids = [i + 100 for i in IDS[0][:700]]
     trunk = TokenSequence(model, chunk=256)
     extend(trunk, ids)

@@ -26,6 +26,7 @@ from transformers import MiniMaxM3SparseForConditionalGeneration
 from pilotfish.model import checkpoint
 from pilotfish.model.chat import read_template
 from pilotfish.model.config import M3Config
+from pilotfish.model.folder import find_folder
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.tokenizer import Tokenizer
@@ -442,6 +443,6 @@ def test_weights_are_mapped_not_copied(folder: Path) -> None:
 def test_a_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ModelError, match=r"notes\.txt is a file; give the folder"):
-        checkpoint.find_folder(tmp_path / "notes.txt")
+        find_folder(tmp_path / "notes.txt")
     with pytest.raises(ModelError, match="no model 'nanoo'; give nano"):
-        checkpoint.find_folder("nanoo")
+        find_folder("nanoo")

@@ -9,6 +9,7 @@ import torch
 
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
+from pilotfish.model.folder import find_folder
 from pilotfish.model.m3 import M3
 from pilotfish.model.sequence import Tokens, TokenSequence
 from pilotfish.model.tokenizer import Tokenizer
@@ -28,13 +29,13 @@ def prompts() -> list[list[int]]:
         *sorted(root.glob("tools/*.py")),
     ]
     text = "\n".join(path.read_text("utf-8") for path in files)
-    ids = Tokenizer.from_folder(checkpoint.find_folder("nano")).encode(text)
+    ids = Tokenizer.from_folder(find_folder("nano")).encode(text)
     step = (len(ids) - LENGTH) // PROMPTS
     return [ids[i * step : i * step + LENGTH] for i in range(PROMPTS)]
 
 
 def _load(device: str, dtype: torch.dtype) -> tuple[M3, M3Config]:
-    return checkpoint.load(checkpoint.find_folder("nano"), torch.device(device), dtype)
+    return checkpoint.load(find_folder("nano"), torch.device(device), dtype)
 
 
 def _greedy(

@@ -16,10 +16,11 @@ from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.reference import dense_attention
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
+from pilotfish.model.folder import find_folder
 from pilotfish.model.pages import PagePool
 
 torch.set_num_threads(2)
-config = M3Config.from_folder(checkpoint.find_folder("nano"))
+config = M3Config.from_folder(find_folder("nano"))
 c, T, N = config.text, 256, 131_072
 pool = PagePool(config, "cpu", torch.bfloat16)
 pool.take(pool.pages_for(N))

@@ -221,6 +221,17 @@ async def test_clocks(box: Sandbox) -> None:
 
 
 @in_module
+async def test_any_reward_above_0_passes_and_the_score_keeps_the_part(box: Sandbox) -> None:
+    for reward, score, passed in ((0.4, 0.4, True), (1, 1.0, True), (0, 0.0, False), (-0.5, 0.0, False)):
+        play = episode("click-test", 0)
+        await play.start(box)
+        assert play.page is not None
+        await play.page.evaluate(f"core.endEpisode({reward})")
+        grade = await play.grade(box, End())
+        assert (grade.score, grade.passed) == (score, passed)
+
+
+@in_module
 async def test_typing_reaches_the_page(box: Sandbox, computer: ComputerTool) -> None:
     play = episode("enter-text", 9)
     utterance = await play.start(box)

@@ -1,0 +1,26 @@
+"""What typer finds wrong with a command line, as one sentence with the value and the mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_help(error: Any) -> bool:
+    """Whether it is no fault: a command without arguments, which shows its help."""
+    return type(error).__name__ == "NoArgsIsHelpError"
+
+
+def usage(error: Any) -> str:
+    """The sentence for one of typer's exceptions that have `format_message`."""
+    from pilotfish.agent.spelling import wrong_value
+
+    if is_help(error):
+        return str(error.format_message())
+    parameter, refused = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if parameter is not None and refused is not None:
+        is_option = parameter.param_type_name == "option"
+        name = max(parameter.opts, key=len) if is_option else parameter.name.upper()
+        return wrong_value(name, refused()[0])
+    told = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".")
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "pilotfish"
+    return f"{told[0].upper()}{told[1:]}; see {command} --help."

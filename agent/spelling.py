@@ -1,0 +1,84 @@
+"""How a person gave a setting: by a flag, a variable of the environment, or a line of a file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+PREFIX = "PILOTFISH_"
+OTHER_VARIABLES = ("PILOTFISH_CHROMIUM", "PILOTFISH_BOX")
+"""Variables that are no settings."""
+_FLAGS = {"network": "--allow-host"}
+
+
+def as_given(name: str, flags: Collection[str], files: Iterable[Path]) -> str:
+    """The words for a setting that tell where it was given: the first of its sources that has it.
+
+    name: the setting, and after a dot a part of it. flags: the settings given as flags. files: those that may
+    set it, the strongest first.
+    """
+    whole = name.partition(".")[0]
+    if whole in flags:
+        return _FLAGS.get(whole, f"--{name.replace('_', '-')}" if name == whole else name)
+    variable = f"{PREFIX}{whole}".upper()
+    if any(known.upper() == variable for known in os.environ):
+        return variable if name == whole else f"{name} ({variable})"
+    for file in files:
+        if (number := _line(name, file)) is not None:
+            return f"{name} ({file}, line {number})"
+    return name
+
+
+def _line(name: str, file: Path) -> int | None:
+    """The line of a TOML file that sets `name`, or that opens its table; None if there is none."""
+    try:
+        lines = file.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    whole, _, part = name.partition(".")
+    part = part.rpartition(".")[2]
+    opens = rf"\s*(\[+\s*)?{re.escape(whole)}\s*(=|\.|\]).*"
+    found = next((number for number, line in enumerate(lines, 1) if re.fullmatch(opens, line)), None)
+    if found is None or not part:
+        return found
+    sets = rf"\s*({re.escape(whole)}\.)?{re.escape(part)}\s*=.*"
+    below = (number for number, line in enumerate(lines, 1) if number >= found and re.fullmatch(sets, line))
+    return next(below, found)
+
+
+def wrong_value(name: str, error: Mapping[str, Any]) -> str:
+    """A sentence on a value that pydantic refused, one of `ValidationError.errors()`."""
+    return f"{name} is {error['input']!r}, but must be {_expected(error)}."
+
+
+def _expected(error: Mapping[str, Any]) -> str:
+    context = error.get("ctx", {})
+    match str(error["type"]).split("_"):
+        case ["int", *_]:
+            return "a whole number"
+        case ["float", *_] | ["finite", *_]:
+            return "a number"
+        case ["bool", *_]:
+            return "true or false"
+        case ["greater", "than", "equal"]:
+            return f"{context['ge']:g} or more"
+        case ["greater", "than"]:
+            return f"more than {context['gt']:g}"
+        case ["less", "than", "equal"]:
+            return f"{context['le']:g} or less"
+        case ["literal", "error"]:
+            return str(context["expected"])
+    return str(error["msg"]).removeprefix("Input should be ")
+
+
+def unknown_variables(settings: Collection[str]) -> Iterator[str]:
+    """A sentence for each variable of the environment that looks like one of ours and is none."""
+    known = [*(f"{PREFIX}{name}".upper() for name in settings), *OTHER_VARIABLES]
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
+            yield f"{name} is no setting and was ignored; the nearest is {near}."

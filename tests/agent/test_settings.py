@@ -1,0 +1,66 @@
+"""What is said of a setting that is wrong: the words that the person typed, the value, the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.agent.settings import Settings, SettingsError, load_settings
+from pilotfish.agent.spelling import unknown_variables
+
+FILE = """
+model = "solution"
+max_steps = 0
+
+[limits]
+processes = 64
+memory_mib = "much"
+
+[[rules]]
+verdict = "perhaps"
+"""
+
+
+def wrong(flags: dict[str, Any]) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags)
+    return str(caught.value)
+
+
+def test_it_is_named_by_its_flag_its_variable_or_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "pilotfish.toml"
+    file.write_text(FILE)
+    assert wrong({}) == "max_steps (pilotfish.toml, line 3) is 0, but must be 1 or more."
+    monkeypatch.setenv("PILOTFISH_MAX_STEPS", "-1")
+    assert wrong({}) == "PILOTFISH_MAX_STEPS is '-1', but must be 1 or more."
+    assert wrong({"max_steps": -2}) == "--max-steps is -2, but must be 1 or more."
+    monkeypatch.setenv("PILOTFISH_MAX_STEPS", "1")
+    assert wrong({}) == "limits.memory_mib (pilotfish.toml, line 7) is 'much', but must be a whole number."
+    file.write_text(FILE.replace('"much"', "128"))
+    assert wrong({}).startswith("rules.0.verdict (pilotfish.toml, line 10) is 'perhaps', but must be 'allow'")
+    file.write_text("colour = 1\n")
+    assert wrong({}).startswith("There is no setting colour (pilotfish.toml, line 1); choose from ")
+    file.write_text("[limits\n")
+    assert wrong({}).startswith("pilotfish.toml cannot be read (Expected ']'")
+    file.unlink()
+    assert wrong({"network": ["no port"]}).startswith("--allow-host cannot be used: ")
+    monkeypatch.setenv("PILOTFISH_SANDBOX_LEVEL", "0")
+    assert wrong({}) == "PILOTFISH_SANDBOX_LEVEL is 0, but only the flag --sandbox-level 0 can say so."
+    monkeypatch.delenv("PILOTFISH_SANDBOX_LEVEL")
+    monkeypatch.setenv("PILOTFISH_CLIP_BLOCK", "12")
+    assert wrong({}) == "PILOTFISH_CLIP_BLOCK is 12, but must be less than max_clips, 12."
+
+
+def test_a_variable_that_is_no_setting_is_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PILOTFISH_MODEL", "pilotfish_top_p", "PILOTFISH_CHROMIUM", "PILOTFISHES"):
+        monkeypatch.setenv(name, "1")
+    assert list(unknown_variables(Settings.model_fields)) == []
+    monkeypatch.setenv("PILOTFISH_MODLE", "nano")
+    (told,) = unknown_variables(Settings.model_fields)
+    assert told == "PILOTFISH_MODLE is no setting and was ignored; the nearest is PILOTFISH_MODEL."
