@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from pilotfish.model.engine import CPU_CHUNK, Engine
+from pilotfish.model.info import cache_bytes_per_token
 from pilotfish.model.m3 import M3
 from pilotfish.model.prefixes import KEPT, Prefixes
-from pilotfish.model.protocol import ModelError
+from pilotfish.model.protocol import EndChunk, Limits, Message, ModelError
 from pilotfish.model.sequence import Tokens, TokenSequence
 
 CHUNK = 32
@@ -91,3 +95,19 @@ def test_idle_sequences_go_when_memory_is_short(model: M3) -> None:
     with pytest.raises(ModelError, match=r"321 tokens takes .* enough for 320 tokens"):
         ask(prefixes, IDS[0][:300], room=21)
     assert ask(prefixes, IDS[1][:310]) == 288, "a request that is refused costs nothing"
+
+
+async def test_an_engine_keeps_both_of_two_conversations(tiny_folder: Path) -> None:
+    engine = Engine(tiny_folder, device="cpu", dtype="float32")
+    assert engine.bytes_for(1024) == 2 * 1024 * cache_bytes_per_token(engine.config), "fp32, not bf16"
+
+    async def cached(words: str) -> int:
+        conversation = (Message("user", (words,)),)
+        stream = engine.respond(conversation, (), stop=asyncio.Event(), limits=Limits(max_tokens=2))
+        *_, end = [chunk async for chunk in stream]
+        assert isinstance(end, EndChunk)
+        return end.usage.cached_tokens
+
+    texts = ["one fox " * 60, "two dogs " * 60]
+    assert [await cached(text) for text in texts] == [0, 0]
+    assert all([await cached(text + "more") >= CPU_CHUNK for text in texts])
