@@ -21,6 +21,9 @@ def usage(error: Any) -> str:
         is_option = parameter.param_type_name == "option"
         name = max(parameter.opts, key=len) if is_option else parameter.name.upper()
         return wrong_value(name, refused()[0])
-    told = str(error.format_message()).removeprefix("Invalid value: ").rstrip(".")
+    told = str(error.format_message()).rstrip(".")
+    own = told.removeprefix("Invalid value: ")
+    if own != told:  # ours, with the mend in it
+        return f"{own[0].upper()}{own[1:]}."
     command = error.ctx.command_path if getattr(error, "ctx", None) else "pilotfish"
-    return f"{told[0].upper()}{told[1:]}; see {command} --help."
+    return f"{told}; see {command} --help."

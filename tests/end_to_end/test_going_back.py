@@ -251,7 +251,7 @@ async def test_a_run_is_named_by_its_id_alone(
     monkeypatch.chdir(tmp_path)
     assert as_json("replay", "r")["path"] == "runs/r/replay.html"
     assert as_json("diff", run.folder)["changes"] == as_json("diff", "r")["changes"]
-    assert "the run r has finished" in as_json("resume", "r")["error"]
+    assert "The run r has finished" in as_json("resume", "r")["error"]
     sentence = "There is no run '{}' (no events.jsonl in {}); {}."
     lists = "`ls runs` lists the runs there are"
     for command in ("snapshots", "diff", "restore", "apply", "replay", "resume"):
