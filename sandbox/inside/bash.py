@@ -1,4 +1,4 @@
-# ruff: noqa: PTH108, PTH116, PTH123
+# ruff: noqa: PTH108, PTH116, PTH123, PTH208
 """One bash as the leader of a terminal: started, given commands, heard when each is over.
 
 bash is interactive, so a command that is broken off, or fails in its expansions, does not end it. But it
@@ -17,13 +17,16 @@ import signal
 import termios
 import time
 
-_TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 197, 198, 199
+# Below what `ulimit -n` is set to, and away from 200, which scripts lock files by: bash keeps copies of these
+# from 10 and from 64 on while a command runs.
+_TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 61, 62, 63
+_LINE_BYTES = 1024  # what bash asks for when it reads commands; its `read` asks for less
 
 # A bash that ends by `exit` or `set -e` leaves to the next one what it prints about its variables, functions
 # and aliases, then a null byte, then its folder. Read-only variables fail quietly when they are read back.
 _SETUP = rb"""
 export -n PS1 PS2; set +o history +H; unset HISTFILE MAILCHECK
-__pilotfish_report() { builtin printf '\0%s\0%s\0%s\0' "$1" "$2" "$PWD" >&199; }
+__pilotfish_report() { builtin printf '\0%s\0%s\0%s\0' "$1" "$2" "$PWD" >&63; }
 __pilotfish_status() { return "$1"; }
 __pilotfish_save() {
     { set +xv; builtin declare -p; builtin declare -f; builtin alias -p; builtin printf '\0%s' "$PWD"; } \
@@ -36,8 +39,8 @@ trap __pilotfish_save EXIT
 # sent along to be put on again; the status goes with the descriptor because the trap is run before the first.
 # Nothing of this is shown, and a restricted shell may not open /dev/null for that.
 _AFTER = (
-    rb'{ \builtin trap -p DEBUG >&"$((__pilotfish_last=$?, 199))"; \builtin trap - DEBUG; '
-    rb"__pilotfish_options=$- PS0= PS1= PS2= PROMPT_COMMAND=; \builtin set +xv; } >&198 2>&198"
+    rb'{ \builtin trap -p DEBUG >&"$((__pilotfish_last=$?, 63))"; \builtin trap - DEBUG; '
+    rb"__pilotfish_options=$- PS0= PS1= PS2= PROMPT_COMMAND=; \builtin set +xv; } >&62 2>&62"
 )
 # On lines of their own, so that they are read even when the line of the command is given up. The empty one
 # ends what an open quote in the command leaves behind in bash's parser.
@@ -45,8 +48,8 @@ _REPORT = (
     rb"""
 { __pilotfish_last=${__pilotfish_last:-$?} __pilotfish_options=${__pilotfish_options:-$-};"""
     rb""" \builtin set +xv;"""
-    rb""" \builtin trap -p DEBUG >&199; \builtin trap - DEBUG;"""
-    rb""" \__pilotfish_report "$__pilotfish_last" "$__pilotfish_options"; } >&198 2>&198
+    rb""" \builtin trap -p DEBUG >&63; \builtin trap - DEBUG;"""
+    rb""" \__pilotfish_report "$__pilotfish_last" "$__pilotfish_options"; } >&62 2>&62
 """
 )
 
@@ -87,7 +90,7 @@ class Bash:
 
     def __init__(self, slave: int, cwd: str, state: str, restore: str | None) -> None:
         """slave: its terminal. state: the file it leaves its state in. restore: one to take over."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # a command may have closed its folder to everybody
             os.unlink(state)
         commands, self._commands = os.pipe2(os.O_CLOEXEC)
         self.report_fd, report = os.pipe2(os.O_CLOEXEC)
@@ -187,17 +190,33 @@ class Bash:
 
     def is_idle(self) -> bool:
         """Whether it sits and reads for its next command."""
+        return self._reads() > 0 and self._has_commands_at(0)
+
+    def is_astray(self) -> bool:
+        """Whether it reads for commands at the terminal: it could not get its own input back after one that
+        took the descriptors for that away.
+        """
+        if self._reads() != _LINE_BYTES or self._has_commands_at(0):
+            return False
+        with contextlib.suppress(OSError):
+            return any(map(self._has_commands_at, os.listdir(f"/proc/{self.pid}/fd")))
+        return False
+
+    def _reads(self) -> int:
+        """How many bytes it sits and reads for at descriptor 0; 0 when it does something else."""
         try:
             with open(f"/proc/{self.pid}/syscall") as file:
-                number, fd, *_ = file.read().split()
-            input_of_bash = os.stat(f"/proc/{self.pid}/fd/0")
-            # read(0, ...) on x86-64 and on the others; both ends of a pipe are one file.
-            return (
-                number in ("0", "63")
-                and int(fd, 16) == 0
-                and os.path.samestat(input_of_bash, os.fstat(self._commands))
-            )
+                number, fd, _, size, *_ = file.read().split()
+            # The number of read on x86-64 and on the others.
+            return int(size, 16) if number in ("0", "63") and int(fd, 16) == 0 else 0
         except (OSError, ValueError):
+            return 0
+
+    def _has_commands_at(self, fd: int | str) -> bool:
+        """Whether a descriptor of it is our pipe, both ends of which are one file."""
+        try:
+            return os.path.samestat(os.stat(f"/proc/{self.pid}/fd/{fd}"), os.fstat(self._commands))
+        except OSError:
             return False
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH108, PTH118
+# ruff: noqa: PTH103, PTH108, PTH118
 """Files with the whole output of the last few commands of a session."""
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ class Log:
     def begin(self) -> None:
         """Start with the output of another command."""
         self.end()
+        # A command may have emptied /tmp; where there is no room for files there are none.
+        with contextlib.suppress(OSError):
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._beginning.clear()
         self._size = 0
 

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH103, PTH109, PTH112, PTH115, PTH118
+# ruff: noqa: PTH109, PTH112, PTH115, PTH118
 """One session of the shell, inside: a terminal, a bash on it, and everything that it started.
 
 Started as `session FD NAME FOLDER CWD [MASTER SLAVE]`: FOLDER is for its files, CWD where the first command
@@ -285,7 +285,7 @@ class Session:
         now = time.monotonic()
         self.pause = min(self.pause * 1.5, _LAST_PAUSE_S)
         self.next_look = now + self.pause
-        if self.is_held(now):
+        if self.is_held(now) or self.bash.is_astray():
             end_below(os.getpid(), _SWEEP_S, apart=self.before)
             return
         found = self.waiter()
@@ -395,8 +395,6 @@ def main() -> None:
     terminal = Terminal((int(ends[0]), int(ends[1])) if ends else None)
     for handed in (control.fileno(), terminal.master, terminal.slave):
         os.set_inheritable(handed, False)
-    with contextlib.suppress(OSError):  # without room for its files there are none
-        os.makedirs(folder, mode=0o700, exist_ok=True)
     # The trusted side may go away while something is being said to it.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Session(control, terminal, name, folder, cwd).serve()

@@ -83,7 +83,11 @@ async def test_a_shell_that_is_lost_is_replaced_in_its_folder(
         "set -v; true",
         "exec >/tmp/out; exec >&2",
         "exec 5</etc/hosts",
-        "exec 199>&-",
+        "exec 63>&-",
+        "exec 200>/tmp/out && flock -n 200 || exit",
+        "ulimit -n 64",
+        "ulimit -n 64; exit",
+        "rm -rf /tmp/*",
         "stty -icanon",
         "unset PATH",
         "shopt -s expand_aliases; alias eval=false builtin=false",
@@ -111,6 +115,8 @@ async def test_the_shell_survives(shell: Shell, command: str) -> None:
         "kill -STOP $PPID",
         "kill -STOP $$; echo on",
         "(sleep 0.1; kill -STOP $$) & sleep 50",
+        "ulimit -n 20",
+        "ulimit -n 3",
     ],
 )
 async def test_a_wedged_shell_is_replaced_in_its_folder_long_before_its_time_limit(
@@ -121,6 +127,14 @@ async def test_a_wedged_shell_is_replaced_in_its_folder_long_before_its_time_lim
     assert not result.timed_out
     assert "a new one goes on in /tmp" in result.note
     assert (await shell.run("pwd")).output == "/tmp\n"
+
+
+async def test_its_files_are_there_again_when_the_folder_for_them_was_removed(shell: Shell) -> None:
+    await shell.run("V=kept; rm -rf /tmp/*; chmod 0 /tmp", session="emptied")
+    assert (await shell.run("chmod 1777 /tmp; true", session="other")).exit_code == 0
+    assert "everything is in /tmp" in (await shell.run("seq 100000", session="emptied")).output
+    await shell.run("exit", session="emptied")
+    assert (await shell.run("echo $V", session="emptied")).output == "kept\n"
 
 
 async def test_all_of_it_killed_from_inside(shell: Shell) -> None:
