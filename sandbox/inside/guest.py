@@ -14,7 +14,7 @@ program only (`runner.py`) is loaded once it is said that this one is ready.
     in:  {"op": "spawn", "job": 7, "argv": [...], "env": {...}, "cwd": "/", "fds": [0, 1, 2], "limits": {...},
           "confine": true, "keep": false} with one descriptor attached for each number in "fds";
          {"op": "kill", "job": 7}; {"op": "signal", "job": 7, "signal": 15};
-         {"op": "freeze", "job": 7}, all that its program has started, but not the program itself;
+         {"op": "freeze", "job": 7}, all that its program has started, not itself (`holding.py`);
          {"op": "watch", ...}, limits on everything together (`watchdog.py`); {"op": "look"}
     out: {"event": "ready"}, {"event": "started", "job": 7, "pid": 12},
          {"event": "failed", "job": 7, "stage": "exec", "errno": 2},
@@ -219,7 +219,9 @@ class Guest:
         if request["op"] == "kill":
             processes.end_below(runner, KILL_SECONDS)
         elif request["op"] == "freeze":
-            processes.stop_below(self.jobs[runner].main)
+            from .holding import hold_below
+
+            hold_below(self.jobs[runner].main)
         else:
             for entry in processes.processes().values():
                 if entry.parent == runner:

@@ -137,6 +137,29 @@ async def test_its_files_are_there_again_when_the_folder_for_them_was_removed(sh
     assert (await shell.run("echo $V", session="emptied")).output == "kept\n"
 
 
+CONTINUED = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+timer, signal = ctypes.c_void_p(), (ctypes.c_int * 16)(0, 0, 18)  # SIGCONT
+every = (ctypes.c_long * 4)(0, 10**7, 0, 10**7)
+assert libc.timer_create(1, signal, ctypes.byref(timer)) == libc.timer_settime(timer, 0, every, None) == 0
+assert libc.prctl(4, DUMPABLE, 0, 0, 0) == 0
+while True:
+    open("/workspace/late", "a").write("x")
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("dumpable", [1, 0])
+async def test_what_is_stopped_for_good_cannot_continue_itself(box: Sandbox, dumpable: int) -> None:
+    box.files.write_text("late", "")
+    box.files.write_text("continued.py", CONTINUED.replace("DUMPABLE", str(dumpable)))
+    await box.shell.run("python3 continued.py & until [ -s late ]; do sleep 0.01; done", timeout_s=20)
+    await box.shell.freeze_all()
+    size = (await box.shell.run("sleep 0.1; wc -c < late")).output
+    assert (await box.shell.run("sleep 0.5; wc -c < late")).output == size
+
+
 async def test_all_of_it_killed_from_inside(shell: Shell) -> None:
     await shell.run("cd /tmp")
     result = await shell.run("kill -9 -1")

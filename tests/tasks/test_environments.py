@@ -80,7 +80,7 @@ async def test_on_a_desktop_it_only_stops_and_keeps_its_windows(tmp_path: Path) 
         assert grade.passed, grade.reason
         assert window_count(box.display.name) == windows + 1
         states = await box.shell.run("ps -C xterm -o stat= | cut -c1")
-        assert states.output.split() == ["S", "T"]
+        assert states.output.split() == ["S", "t"]
 
 
 @pytest.mark.parametrize(
