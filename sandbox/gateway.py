@@ -17,6 +17,7 @@ from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.network import PROXY_URL, Network, NetworkLog
 from pilotfish.sandbox.pieces import find_python
 from pilotfish.sandbox.process import Process, bytes_fd
+from pilotfish.sandbox.spawn import spawn
 
 # Runs one module of this package without the rest of it, which would bring Playwright and more along.
 _BOOT = """
@@ -73,7 +74,7 @@ class Gateway:
             path.chmod(0o600)
             listener.listen(1024)
             number = listener.fileno()
-            proxy = await asyncio.create_subprocess_exec(
+            proxy = await spawn(
                 sys.executable,
                 *("-I", "-S", "-c", _BOOT, str(Path(__file__).parent)),
                 pass_fds=[number],

@@ -18,6 +18,7 @@ from typing import Any
 import pilotfish
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.monitors import Monitor, pick_monitor, read_monitors
+from pilotfish.sandbox.spawn import spawn
 
 WARNING = "HOST DESKTOP, NOT SANDBOXED"
 """What everything that shows such a run begins with."""
@@ -105,7 +106,7 @@ class HostDesktop:
     async def _start_guard(self, on_stop: Callable[[str], None]) -> None:
         roots = [str(Path(pilotfish.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
         path = os.pathsep.join(root for root in roots if root)
-        self._guard = await asyncio.create_subprocess_exec(
+        self._guard = await spawn(
             sys.executable,
             "-m",
             "pilotfish.sandbox.host_guard",

@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from pilotfish.sandbox.spawn import spawn
+
 _GRACE_TRIES = 60  # of 0.2 s each
 _LEAVE_SECONDS = 1.0
 
@@ -67,7 +69,7 @@ class Janitor:
     ) -> Janitor:
         """in_namespaces: the process group may be killed at once; else it gets time to end its programs."""
         return cls(
-            await asyncio.create_subprocess_exec(
+            await spawn(
                 "/bin/sh",
                 "-c",
                 _SCRIPT,

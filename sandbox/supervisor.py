@@ -19,6 +19,7 @@ from pilotfish.sandbox.launch import Launch
 from pilotfish.sandbox.levels import Level, without_level_3
 from pilotfish.sandbox.link import Link
 from pilotfish.sandbox.pieces import start_trouble
+from pilotfish.sandbox.spawn import spawn
 
 _START_S = 20.0
 _CLOSE_S = 1.5
@@ -56,7 +57,7 @@ class Supervisor:
         command: Launch | None = None
         try:
             command = launch(theirs.fileno(), status_write)
-            self._process = process = await asyncio.create_subprocess_exec(
+            self._process = process = await spawn(
                 *(group.entering(command.argv) if group else command.argv),
                 pass_fds=[theirs.fileno(), status_write, *command.fds],
                 stdin=asyncio.subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 import subprocess
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from Xlib import XK, X
+from Xlib import XK, X, error
 from Xlib.display import Display
 from Xlib.protocol import rq
 
@@ -120,8 +121,9 @@ class OwnDesktop:
     def window_named(self, name: str) -> Any:
         """The topmost window of the display with this title, or None."""
         for window in reversed(self.root.query_tree().children):
-            if window.get_wm_name() == name:
-                return window
+            with contextlib.suppress(error.BadWindow):  # it may close while we look
+                if window.get_wm_name() == name:
+                    return window
         return None
 
     def cover(self, x: int = 0, y: int = 0, width: int = WIDTH, height: int = HEIGHT) -> Window:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pilotfish
+from pilotfish.sandbox.spawn import spawn
 
 _START_S = 20.0
 _END_S = 2.0
@@ -78,7 +79,7 @@ class InputDriver:
         if self._process is not None and self._process.returncode is None:
             return self._process
         self._process = None
-        process = await asyncio.create_subprocess_exec(
+        process = await spawn(
             sys.executable,
             "-m",
             self._module,
