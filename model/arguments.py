@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from pilotfish.model.tokenizer import NAMESPACE
 
@@ -41,6 +42,19 @@ def parse_arguments(body: str, parameters: Schema) -> dict[str, Any]:
     return _object(children)
 
 
+def element_value(body: str, schema: Schema, root: Schema) -> Any:
+    """The value of one element whose schema is known, from what stands between its tags.
+
+    Raises `MalformedCall`.
+    """
+    closed = f"{body}{NAMESPACE}</value>"
+    reader = _Reader(closed, root)
+    value = reader.element("value", schema, 1)
+    if reader.position != len(closed):
+        raise MalformedCall("the element ends before its closing tag")
+    return value
+
+
 def coerce(value: Any, schema: Schema, root: Schema | None = None) -> Any:
     """Retype the strings inside a JSON value where the schema wants another type (`"500"` for an integer)."""
     root = schema if root is None else root
@@ -55,7 +69,11 @@ def coerce(value: Any, schema: Schema, root: Schema | None = None) -> Any:
 
 def typed(text: str, schema: Schema, root: Schema) -> Any:
     """The value a leaf's text stands for. What does not fit the schema stays text, for the tool to refuse."""
-    types = types_of(schema, root)
+    return typed_as(text, types_of(schema, root), choices_of(schema, root))
+
+
+def typed_as(text: str, types: set[str], choices: Collection[str]) -> Any:
+    """The value of a leaf whose schema allows these types and lists these words."""
     bare = text.strip()
     if "null" in types and bare == "null":
         return None
@@ -64,7 +82,7 @@ def typed(text: str, schema: Schema, root: Schema) -> Any:
         # Beside strings, only a spelling that the template would give back is taken for another type.
         if specific is not None and _spelled(specific) == text:
             return specific
-        return repair_choice(text, _choices(schema, root))
+        return repair_choice(text, choices)
     if not bare:
         return [] if "array" in types else {} if "object" in types else text
     scalar = _scalar(bare, types)
@@ -79,7 +97,7 @@ def typed(text: str, schema: Schema, root: Schema) -> Any:
     return text
 
 
-def repair_choice(text: str, choices: list[str]) -> str:
+def repair_choice(text: str, choices: Collection[str]) -> str:
     """Mend the slips M3 makes in a word from a fixed list: `left_ click`, `left_lick`, `Left Click`.
 
     A word that lacks one letter, but not its last, is mended if exactly one choice fits; others stay.
@@ -89,7 +107,8 @@ def repair_choice(text: str, choices: list[str]) -> str:
     plain = re.sub(r"_+", "_", re.sub(r"[\s-]+", "_", text.strip().lower()))
     if plain in choices:
         return plain
-    close = [c for c in choices if any(c[:n] + c[n + 1 :] == plain for n in range(len(c) - 1))]
+    longer = (c for c in choices if len(c) == len(plain) + 1)
+    close = [c for c in longer if any(c[:n] + c[n + 1 :] == plain for n in range(len(plain)))]
     return close[0] if len(close) == 1 else text
 
 
@@ -204,19 +223,27 @@ def _json(text: str) -> Any:
         return None
 
 
-def _alternatives(schema: Any, root: Schema, followed: frozenset[str] = frozenset()) -> Iterator[Schema]:
-    """The plain schemas a schema stands for, with `$ref`, `anyOf`, `oneOf` and `allOf` followed."""
-    if not isinstance(schema, Mapping):
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference not in followed:
-        followed |= {reference}
-        yield from _alternatives(resolve(reference, root), root, followed)
-    for word in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(word), list):
-            for inner in schema[word]:
-                yield from _alternatives(inner, root, followed)
-    yield schema
+def _alternatives(schema: Any, root: Schema) -> list[Schema]:
+    """The plain schemas a schema stands for, with `$ref`, `anyOf`, `oneOf` and `allOf` followed.
+
+    Each reference is followed once, so that those which branch do not double what they lead to.
+    """
+    found: list[Schema] = []
+    followed: set[str] = set()
+    waiting = [schema]
+    while waiting:  # from the back, and so the result is turned round
+        option = waiting.pop()
+        if not isinstance(option, Mapping):
+            continue
+        found.append(option)
+        reference = option.get("$ref")
+        if isinstance(reference, str) and reference not in followed:
+            followed.add(reference)
+            waiting.append(resolve(reference, root))
+        for word in ("anyOf", "oneOf", "allOf"):
+            if isinstance(option.get(word), list):
+                waiting += option[word]
+    return found[::-1]
 
 
 def resolve(reference: str, root: Schema) -> Any:
@@ -224,13 +251,23 @@ def resolve(reference: str, root: Schema) -> Any:
     if not reference.startswith("#"):
         return None
     target: Any = root
-    for step in filter(None, reference[1:].split("/")):
+    for step in filter(None, unquote(reference[1:]).split("/")):
         key = step.replace("~1", "/").replace("~0", "~")
-        target = target.get(key) if isinstance(target, Mapping) else None
+        if isinstance(target, list):
+            target = dict(enumerate(target)).get(int(key)) if re.fullmatch("[0-9]{1,9}", key) else None
+        else:
+            target = target.get(key) if isinstance(target, Mapping) else None
     return target
 
 
-_TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_TYPE_OF = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    type(None): "null",
+}
 
 
 def types_of(schema: Schema, root: Schema) -> set[str]:
@@ -252,7 +289,7 @@ def types_of(schema: Schema, root: Schema) -> set[str]:
     return types
 
 
-def _choices(schema: Schema, root: Schema) -> list[str]:
+def choices_of(schema: Schema, root: Schema) -> list[str]:
     """The words a schema lists, if it lists any."""
     choices: list[str] = []
     for option in _alternatives(schema, root):

@@ -18,7 +18,7 @@ import llguidance
 import numpy as np
 import numpy.typing as npt
 
-from pilotfish.model.grammar import CallGrammar, call_grammar
+from pilotfish.model.grammar import CallGrammar, Fault, call_grammar
 from pilotfish.model.protocol import ModelError, ToolSpec
 from pilotfish.model.tokenizer import NAMESPACE, THINK_END, THINK_START, Tokenizer
 
@@ -30,6 +30,8 @@ Mask = npt.NDArray[np.bool_]
 KEPT_GRAMMARS = 8
 MAX_ITEMS = 20_000
 """llguidance's bound on what one position may branch into: enough for tools of several thousand fields."""
+MAX_SCHEMAS = 4_000_000
+"""Characters of all tools' schemas: more cannot fit into a context, and would take long to compile."""
 _MARKER = NAMESPACE.encode()
 
 
@@ -69,9 +71,17 @@ class CallConstraints:
         return self._compiled(tools)[0].deep_copy()
 
     def _compiled(self, tools: Sequence[ToolSpec]) -> tuple[llguidance.LLMatcher, CallGrammar]:
-        key = json.dumps([(tool.name, tool.parameters) for tool in tools], sort_keys=True)
+        try:
+            key = json.dumps([(tool.name, tool.parameters) for tool in tools], sort_keys=True)
+        except RecursionError:
+            raise ModelError("A tool's schema nests too deeply to be read; simplify it.") from None
+        if len(key) > MAX_SCHEMAS:
+            raise ModelError(
+                f"The tools' schemas have {len(key):,} characters, more than a model reads; "
+                f"give at most {MAX_SCHEMAS:,}."
+            )
         if key not in self._matchers:
-            grammar = call_grammar(tools, self.marker_id, self._accepts)
+            grammar = call_grammar(tools, self.marker_id, self._fault)
             matcher = llguidance.LLMatcher(
                 self._tokens(),
                 llguidance.LLMatcher.grammar_from_lark(grammar.lark),
@@ -92,12 +102,17 @@ class CallConstraints:
             self._library = llguidance.LLTokenizer(_Vocabulary(self.tokenizer), n_vocab=self.vocab_size)
         return self._library
 
-    def _accepts(self, expression: str) -> bool:
-        lark = f"start: X\nX: {expression}"
-        fault, _ = llguidance.LLMatcher.validate_grammar_with_warnings(
-            llguidance.LLMatcher.grammar_from_lark(lark), self._tokens()
+    def _fault(self, rule: str) -> Fault | None:
+        """Why no text can be held to a rule, which may be a terminal's expression; None if one can."""
+        lark = f"start: {rule}" if rule.startswith("%") else f"start: X\nX: {rule}"
+        matcher = llguidance.LLMatcher(
+            self._tokens(), llguidance.LLMatcher.grammar_from_lark(lark), log_level=0
         )
-        return not fault
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        if not matcher.is_error():
+            return None
+        return "nothing fits" if "NoExtensionBias" in matcher.get_error() else "too much"
 
     def _mask(self, ids: frozenset[int]) -> Mask:
         mask = np.zeros(self.vocab_size, dtype=np.bool_)
@@ -145,11 +160,12 @@ class CallConstraint:
             return None
         if self._matcher is not None:
             bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-            if self._matcher.is_error():
+            mask = np.unpackbits(bits, bitorder="little")[: self._shared.vocab_size].astype(np.bool_)
+            mask &= ~self._shared.completing(self._begun)
+            if self._matcher.is_error() or not mask.any():
                 self._give_up()
                 return None
-            mask = np.unpackbits(bits, bitorder="little")[: self._shared.vocab_size].astype(np.bool_)
-            return mask & ~self._shared.completing(self._begun)
+            return mask
         if self._given_up:
             return None
         if self._choice == "required":

@@ -56,6 +56,9 @@ def within(
         return None
     if any(bound > _LIMIT for bound in least) or any(bound < -_LIMIT for bound in most):
         return None
+    # Bounds that no number of so few digits reaches say nothing.
+    least, most = [b for b in least if b >= -_LIMIT], [b for b in most if b <= _LIMIT]
+    not_equal = [bound for bound in not_equal if abs(bound) <= _LIMIT]
     tail = "" if whole else _FRACTION
     found = [(signed_at_least(bound, tail), True) for bound in least]
     found += [(signed_at_most(bound, tail), True) for bound in most]

@@ -11,24 +11,36 @@ in `CallGrammar.loose` and left to the tool, which checks its arguments anyway.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
-from pilotfish.model.arguments import typed, types_of
+from pilotfish.model.arguments import MalformedCall, choices_of, element_value, typed_as, types_of
 from pilotfish.model.decimals import INTEGER, NUMBER, PLAIN_INTEGER, PLAIN_NUMBER, within
+from pilotfish.model.lark import MAX_FREE_ORDER, object_lines, quoted, writable, written
+from pilotfish.model.patterns import finds_empty, searched
 from pilotfish.model.protocol import ModelError, ToolSpec
-from pilotfish.model.schemas import Schema, TooManyAlternatives, ignored_words, json_type, plain_schemas, same
+from pilotfish.model.schemas import (
+    Schema,
+    TooManyAlternatives,
+    Work,
+    identity,
+    ignored_words,
+    json_type,
+    plain_schemas,
+)
 
-MAX_FREE_ORDER = 60
-"""Properties up to which any order is allowed; more come in the schema's order."""
 _NAME = re.compile(r"[^\s<>/\]][^\s<>\]]*")
+_OWN = ("invoke", "tool_call")  # they end a call wherever they close
 _ANY_NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _BLANKS = r"[\s\x1c-\x1f]*"
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+Fault = Literal["nothing fits", "too much"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,16 @@ class CallGrammar:
 
 @dataclass(frozen=True)
 class _Form:
-    """One way to write a value: `text` in Lark, and the rules that it cannot do without."""
+    """One way to write a value: `text` in Lark, the rules it cannot do without, and `least` of others."""
 
     text: str
     needs: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    least: int = 0
+
+    def possible(self, rules: set[str]) -> bool:
+        """Whether it can be written when these rules match something."""
+        return rules.issuperset(self.needs) and len(rules.intersection(self.others)) >= self.least
 
 
 @dataclass
@@ -62,7 +80,7 @@ class _Rules:
             more = {
                 name
                 for name, forms in self.forms.items()
-                if name not in found and any(found.issuperset(form.needs) for form in forms)
+                if name not in found and any(form.possible(found) for form in forms)
             }
             if not more:
                 return found
@@ -70,14 +88,15 @@ class _Rules:
 
 
 def call_grammar(
-    tools: Sequence[ToolSpec], namespace_id: int, accepts: Callable[[str], bool] = lambda _: True
+    tools: Sequence[ToolSpec], namespace_id: int, fault: Callable[[str], Fault | None] = lambda _: None
 ) -> CallGrammar:
     """The grammar of one block of calls, from its first namespace token through `</tool_call>`.
 
-    namespace_id: the token M3 writes before every tag. accepts: whether llguidance can take an expression.
+    namespace_id: the token M3 writes before every tag. fault: why llguidance cannot hold a text to
+    a rule, if it cannot.
     Raises ModelError when a tool can never be called, since its schema or name cannot be written.
     """
-    builder = _Builder(f"<[{namespace_id}]>", accepts)
+    builder = _Builder(f"<[{namespace_id}]>", fault)
     names = [builder.tool(n, tool) for n, tool in enumerate(tools)]
     possible = builder.rules.possible()
     for tool, name in zip(tools, names, strict=True):
@@ -94,7 +113,7 @@ def call_grammar(
             if name in builder.rules.after:
                 lines += builder.rules.after[name](possible)
             else:
-                kept = [form.text for form in forms if possible.issuperset(form.needs)]
+                kept = [form.text for form in forms if form.possible(possible)]
                 lines.append(f"{name}: {' | '.join(kept)}")
     return CallGrammar("\n".join([*lines, *builder.terminals.values()]), tuple(dict.fromkeys(builder.loose)))
 
@@ -102,30 +121,38 @@ def call_grammar(
 class _Builder:
     """Writes the rules: one for each schema, so that recursive schemas become recursive rules."""
 
-    def __init__(self, marker: str, accepts: Callable[[str], bool]) -> None:
-        self.marker, self.accepts = marker, accepts
+    def __init__(self, marker: str, fault: Callable[[str], Fault | None]) -> None:
+        self.marker, self.fault = marker, fault
         self.rules = _Rules()
         self.terminals: dict[str, str] = {}
         self.loose: list[str] = []
         self._known: dict[str, str] = {}
         self._tool = ""
         self._root: dict[str, Any] = {}
+        self._work = Work()
 
     def tool(self, number: int, tool: ToolSpec) -> str:
         """The rule of one call of a tool."""
         self._tool, self._root, self._known = tool.name, tool.parameters, {}
+        self._work = Work()
         quote = "'" if '"' in tool.name else '"'
         if not tool.name.strip() or quote in tool.name or tool.name != tool.name.strip():
             raise ModelError(f"A tool is called {tool.name!r}; a name has no blanks around it and no quotes.")
+        if not writable(tool.name):
+            raise ModelError(
+                f"A tool is called {tool.name!r}, which a call cannot spell; give it another name."
+            )
         try:
-            plain = plain_schemas(tool.parameters, tool.parameters)
+            plain = plain_schemas(tool.parameters, tool.parameters, self._work)
             options = [s for s in plain if "object" in s.get("type", ["object"])]
+            for option in options:
+                self._note(option if "enum" not in option else {**option, "enum at the top": True})
             body = self._rule(f"t{number}_body", [self._object(option, top=True) for option in options])
         except (TooManyAlternatives, RecursionError):
             raise ModelError(
                 f"The schema of the tool {tool.name!r} branches or nests too much for a grammar; simplify it."
             ) from None
-        opening = _quoted(f"<invoke name={quote}{tool.name}{quote}>")
+        opening = quoted(f"<invoke name={quote}{tool.name}{quote}>")
         text = f'{self.marker} {opening} {body} {self.marker} "</invoke>" "\\n"?'
         return self._rule(f"t{number}", [_Form(text, (body,))])
 
@@ -148,13 +175,12 @@ class _Builder:
         key = json.dumps(schema, sort_keys=True, default=str)
         if key in self._known:
             return self._known[key]
+        self._work.spend(1 + len(key) // 100)
         name = self._known[key] = self._fresh("v")
         self.rules.forms[name] = []
         read = types_of(schema, self._root) if isinstance(schema, dict) else set()
-        for plain in plain_schemas(schema, self._root):
-            self.loose += [
-                f"{word} in the schema of {self._tool!r} is left to the tool" for word in ignored_words(plain)
-            ]
+        for plain in plain_schemas(schema, self._root, self._work):
+            self._note(plain)
             if "enum" in plain:
                 self.rules.forms[name] += self._choices(plain, schema)
                 continue
@@ -162,6 +188,11 @@ class _Builder:
                 form = self._typed(kind, plain, read)
                 self.rules.forms[name] += [form] if form is not None else []
         return name
+
+    def _note(self, plain: Schema) -> None:
+        self.loose += [
+            f"{word} in the schema of {self._tool!r} is left to the tool" for word in ignored_words(plain)
+        ]
 
     def _typed(self, kind: str, plain: Schema, read: set[str]) -> _Form | None:
         """One form of one JSON type. read: the types among which the reader chooses for this value."""
@@ -183,41 +214,49 @@ class _Builder:
     def _choices(self, plain: Schema, schema: Any) -> list[_Form]:
         """The values an `enum` lists, those that the reader gives back as one of them."""
         allowed = [value for value in plain["enum"] if _fits(value, plain)]
+        kept = {identity(value) for value in allowed}
+        types, words = types_of(schema, self._root), dict.fromkeys(choices_of(schema, self._root))
+        texts: dict[str, None] = {}
         forms = []
         for value in allowed:
             if isinstance(value, dict | list):
-                if value or isinstance(value, list):
-                    forms.append(_Form(self._spelled(value) or '""'))
+                with contextlib.suppress(MalformedCall):
+                    if identity(element_value(written(value), schema, self._root)) in kept:
+                        forms.append(_Form(self._spelled(value) or '""'))
                 continue
             text = value if isinstance(value, str) else json.dumps(value)
-            back = typed(text, schema, self._root)
-            if any(same(back, choice) for choice in allowed):
-                forms.append(_Form(_quoted(text)))
-        return forms
+            if writable(text) and identity(typed_as(text, types, words)) in kept:
+                texts[text] = None
+        if "" in texts:
+            forms.append(_Form('""'))
+        spelled = "|".join(quoted(text) for text in texts if text)
+        return [*forms, _Form(self._terminal(spelled))] if spelled else forms
 
     def _spelled(self, value: Any) -> str:
         """A fixed value in Lark."""
         if isinstance(value, dict | list):
             pairs = value.items() if isinstance(value, dict) else (("item", item) for item in value)
             return " ".join(
-                f"{self.marker} {_quoted(f'<{name}>')} {self._spelled(item) or _quoted('')} "
-                f"{self.marker} {_quoted(f'</{name}>')}"
+                f"{self.marker} {quoted(f'<{name}>')} {self._spelled(item) or quoted('')} "
+                f"{self.marker} {quoted(f'</{name}>')}"
                 for name, item in pairs
                 if item is not None
             )
-        return _quoted(value if isinstance(value, str) else json.dumps(value))
+        return quoted(value if isinstance(value, str) else json.dumps(value))
 
     def _string(self, plain: Schema, read: set[str]) -> _Form | None:
         least, most = plain.get("minLength", 0), plain.get("maxLength")
         if most is not None and most < least:
             return None
-        parts = [rf"/(?s:.{{{max(least, 1)},{'' if most is None else most}}})/"]
+        length = rf"/(?s:.{{{max(least, 1)},{'' if most is None else most}}})/"
+        parts = [length]
         for pattern in plain.get("pattern", []):
-            expression = _searched(pattern)
-            if expression is None or not self.accepts(expression):
+            expression = searched(pattern)
+            if expression is None or self.fault(f"{length} & {expression}") == "too much":
                 self.loose.append(f"the pattern {pattern[:60]!r} of {self._tool!r} is left to the tool")
             else:
                 parts.append(expression)
+        held = len(parts) > 1
         # What the reader would take for another type is not written as a string.
         if read & {"integer", "number"}:
             parts.append(f"~/{_ANY_NUMBER}/")
@@ -225,15 +264,17 @@ class _Builder:
             parts.append("~/true|false/")
         if "null" in read:
             parts.append(f"~/{_BLANKS}null{_BLANKS}/")
-        can_be_empty = least == 0 and not plain.get("pattern")
-        if most == 0:
+        can_be_empty = least == 0 and all(finds_empty(pattern) for pattern in plain.get("pattern", []))
+        terminal = " & ".join(parts)
+        if most == 0 or (held and self.fault(terminal) == "nothing fits"):
             return _Form('""') if can_be_empty else None
-        terminal = self._terminal(" & ".join(parts))
-        return _Form(f'(""|{terminal})' if can_be_empty else terminal)
+        text = self._terminal(terminal)
+        return _Form(f'(""|{text})' if can_be_empty else text)
 
     def _number(self, kind: str, plain: Schema, canonical: bool) -> _Form | None:
         def bound(word: str) -> Decimal | None:
-            return Decimal(repr(plain[word])) if word in plain else None
+            value = plain.get(word)
+            return value if value is None else Decimal(repr(value) if isinstance(value, float) else value)
 
         bounded = any(
             word in plain for word in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -251,7 +292,8 @@ class _Builder:
         if limits is None:
             return None
         parts = [f"/{shape}/", *(f"/{pattern}/" if wanted else f"~/{pattern}/" for pattern, wanted in limits)]
-        return _Form(self._terminal(" & ".join(parts)))
+        number = " & ".join(parts)
+        return _Form(self._terminal(number)) if not limits or self.fault(number) is None else None
 
     def _array(self, plain: Schema, or_string: bool) -> _Form | None:
         first = [self._item(schema) for schema in plain.get("prefixItems", [])]
@@ -267,20 +309,19 @@ class _Builder:
         room = None if most is None else most - len(fixed)
         needs = [*needed, *([rest] if more else [])]
         tail = f"({rest}){{{more},{'' if room is None else room}}}" if room != 0 else ""
-        tails = [_Form(tail, (rest,) if more else ())] if tail else [_Form("")]
         name = self._fresh("a")
         self.rules.forms[name] = [_Form("", tuple(needs))]
 
         def lines(possible: set[str]) -> list[str]:
             # From the back: each optional item brings those before it along.
-            text = tails[0].text if rest in possible else ""
+            text = tail if rest in possible else ""
             reach = next((n for n, item in enumerate(fixed) if item not in possible), len(fixed))
             if reach < len(fixed):
                 text = ""
             for n in range(reach - 1, -1, -1):
                 inner = f"{fixed[n]} {text}".strip()
                 text = inner if n < least else f"({inner})?"
-            return [f"{name}: {text or _quoted('')}"]
+            return [f"{name}: {text or quoted('')}"]
 
         self.rules.after[name] = lines
         return _Form(name, (name,))
@@ -291,7 +332,7 @@ class _Builder:
     def _element(self, tag: str, schema: Any) -> str:
         """The rule of a value with its tags."""
         value = self._value(schema)
-        opening, closing = _quoted(f"<{tag}>"), _quoted(f"</{tag}>")
+        opening, closing = quoted(f"<{tag}>"), quoted(f"</{tag}>")
         key = f"element {tag} {value}"
         if key not in self._known:
             self._known[key] = self._rule(
@@ -310,23 +351,31 @@ class _Builder:
         read = read or set()
         if not properties and not top:
             return self._map(plain, read)
-        for name in [n for n in properties if not _NAME.fullmatch(n) or (n == "item" and "array" in read)]:
+        for name in [
+            n
+            for n in properties
+            if not _NAME.fullmatch(n) or n in _OWN or not writable(n) or (n == "item" and "array" in read)
+        ]:
             if name in required:
                 return None
             self.loose.append(f"the property {name[:60]!r} of {self._tool!r} cannot be written as a tag")
             del properties[name]
-        least, most = plain.get("minProperties", 0), plain.get("maxProperties", len(properties))
+        least, most = plain.get("minProperties", 0), min(plain.get("maxProperties", 1 << 30), len(properties))
         if not top and ("array" in read or "string" in read):
             least = max(least, 1)  # an empty element would be the list or the string
         if most < max(least, len(required)):
             return None
         elements = {name: self._element(name, schema) for name, schema in properties.items()}
         rule = self._fresh("o")
-        self.rules.forms[rule] = [_Form("", tuple(elements[name] for name in required))]
-        self.rules.after[rule] = lambda possible: _object_lines(
+        self.rules.forms[rule] = [
+            _Form("", tuple(elements[name] for name in required), tuple(elements.values()), least)
+        ]
+        self.rules.after[rule] = lambda possible: object_lines(
             rule, [(elements[n], n in required) for n in properties if elements[n] in possible], least, most
         )
         free = len(properties) <= MAX_FREE_ORDER
+        if not free and (least > len(required) or most < len(properties)):
+            self._note({"minProperties and maxProperties": True})
         return _Form(f"{rule}::0" if free else rule, (rule,))
 
     def _map(self, plain: Schema, read: set[str]) -> _Form | None:
@@ -335,53 +384,19 @@ class _Builder:
             return None
         words = ("additionalProperties", "patternProperties", "minProperties", "maxProperties")
         schema: Schema = {word: plain[word] for word in words if word in plain}
+        schema |= {"x-guidance": {"lenient": True}}
         schema |= {word: self._root[word] for word in ("$defs", "definitions") if word in self._root}
         body = f"%json {json.dumps({'type': 'object', **schema})}"
         can_be_empty = "array" not in read and not plain.get("minProperties")
+        if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+            return _Form('""') if can_be_empty else None
+        if self.fault(body) is not None:
+            self.loose.append(f"what a map of {self._tool!r} may hold is left to the tool")
+            body = '%json {"type": "object"}'
         return _Form(f'(""|{body})' if can_be_empty else body)
-
-
-def _object_lines(rule: str, elements: Sequence[tuple[str, bool]], least: int, most: int) -> list[str]:
-    """The lines of an object's rule: (element's rule, whether it is required), each at most once."""
-    if len(elements) > MAX_FREE_ORDER:
-        return [f"{rule}: {' '.join(name if needed else f'{name}?' for name, needed in elements)}"]
-    if not elements:
-        return [f'{rule}::_: "" %if bit_clear(63)']
-    bits = f"[0:{len(elements)}]"
-    needed = [f"bit_set({n})" for n, (_, required) in enumerate(elements) if required]
-    if least > len(needed):
-        needed.append(f"bit_count_ge({bits}, {least})")
-    ends = ""
-    for condition in needed:
-        ends = f"and({condition}, {ends})" if ends else condition
-    lines = [f'{rule}::_: ""' + (f" %if {ends}" if ends else "")]
-    for n, (name, _) in enumerate(elements):
-        condition = f"bit_clear({n})"
-        if most < len(elements):
-            condition = f"and({condition}, bit_count_lt({bits}, {most}))"
-        lines.append(f"  | {name} {rule}::set_bit({n}) %if {condition}")
-    return lines
-
-
-def _quoted(text: str) -> str:
-    """A literal of the Lark dialect."""
-    return json.dumps(text)
-
-
-def _searched(pattern: str) -> str | None:
-    """A terminal for texts in which a JSON schema's pattern is found; None for a pattern that needs more."""
-    start = "" if pattern.startswith("^") else "(?s:.*)"
-    end = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-    core = pattern.removeprefix("^")
-    core = core if end else core[:-1]
-    if re.search(r"(?<!\\)(?:\\\\)*[$]|(?<![\[\\])\^|\(\?[=!<]|\\[bB1-9]", core):
-        return None
-    return "/" + re.sub(r"(?<!\\)/", r"\\/", f"{start}(?:{core}){end}") + "/"
 
 
 def _fits(value: Any, plain: Schema) -> bool:
     """Whether a listed value is of a type its schema names."""
-    if "type" not in plain:
-        return True
-    name = json_type(value)
-    return name in plain["type"] or (name == "integer" and "number" in plain["type"])
+    name, named = json_type(value), plain.get("type", _TYPES)
+    return name in named or (name == "integer" and "number" in named)

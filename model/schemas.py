@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from pilotfish.model.arguments import resolve
@@ -12,6 +13,8 @@ from pilotfish.model.arguments import resolve
 Schema = dict[str, Any]
 
 MAX_ALTERNATIVES = 64
+MAX_STEPS = 100_000
+"""What following and merging one tool's schemas may take: references that branch double it at each step."""
 _KNOWN = {
     *("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions"),
     *("properties", "required", "additionalProperties", "patternProperties", "minProperties"),
@@ -29,27 +32,42 @@ _COUNTS = frozenset(("minLength", "minItems", "minProperties", "maxLength", "max
 
 
 class TooManyAlternatives(Exception):
-    """A schema branches into more than `MAX_ALTERNATIVES` plain ones."""
+    """A schema branches into more than `MAX_ALTERNATIVES` plain ones, or takes more than `MAX_STEPS`."""
 
 
-def plain_schemas(schema: Any, root: Mapping[str, Any]) -> list[Schema]:
+class Work:
+    """The steps that are left for the schemas of one tool."""
+
+    def __init__(self) -> None:
+        self.left = MAX_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Count some steps; raises TooManyAlternatives when none are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooManyAlternatives
+
+
+def plain_schemas(schema: Any, root: Mapping[str, Any], work: Work) -> list[Schema]:
     """The schemas without `$ref`, `anyOf`, `oneOf`, `allOf`, `const` of which a value has to fit one.
 
     A schema that nothing fits gives none. Branches of `oneOf` are taken as those of `anyOf`. A reference that
     leads back to itself, or nowhere, says nothing. Raises TooManyAlternatives.
     """
-    return _plain(schema, root, ())
+    return _plain(schema, root, (), work)
 
 
 def ignored_words(schema: Schema) -> list[str]:
     """The words of a plain schema that no grammar here enforces."""
     words = sorted(set(schema) - _KNOWN - _NOTES)
-    return words + ["additionalProperties"] * (
-        isinstance(schema.get("additionalProperties"), Mapping) and bool(schema.get("properties"))
-    )
+    if schema.get("properties"):
+        words += ["additionalProperties"] * isinstance(schema.get("additionalProperties"), Mapping)
+        words += ["patternProperties"] * bool(schema.get("patternProperties"))
+    return words
 
 
-def _plain(schema: Any, root: Mapping[str, Any], followed: tuple[str, ...]) -> list[Schema]:
+def _plain(schema: Any, root: Mapping[str, Any], followed: tuple[str, ...], work: Work) -> list[Schema]:
+    work.spend(1)
     if schema is False:
         return []
     if not isinstance(schema, Mapping):
@@ -57,14 +75,14 @@ def _plain(schema: Any, root: Mapping[str, Any], followed: tuple[str, ...]) -> l
     found: list[Schema] = [_without_branches(schema)]
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in followed:
-        found = _both(found, _plain(resolve(reference, root), root, (*followed, reference)))
+        found = _both(found, _plain(resolve(reference, root), root, (*followed, reference), work), work)
     for part in _listed(schema, "allOf"):
-        found = _both(found, _plain(part, root, followed))
+        found = _both(found, _plain(part, root, followed, work), work)
     for word in ("anyOf", "oneOf"):
         branches = _listed(schema, word)
         if branches:
-            options = [plain for branch in branches for plain in _plain(branch, root, followed)]
-            found = _both(found, options)
+            options = [plain for branch in branches for plain in _plain(branch, root, followed, work)]
+            found = _both(found, options, work)
     return found
 
 
@@ -82,6 +100,8 @@ def _without_branches(schema: Mapping[str, Any]) -> Schema:
     for word in ("type", "pattern"):
         if isinstance(plain.get(word), str):
             plain[word] = [plain[word]]
+    for word in _COUNTS & plain.keys():
+        plain[word] = int(plain[word])
     return plain
 
 
@@ -90,9 +110,9 @@ def _makes_sense(word: str, value: Any) -> bool:
     if word in ("$ref", "anyOf", "oneOf", "allOf", "const"):
         return False
     if word in _COUNTS:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return _is_number(value) and value == value // 1 and value >= 0
     if word in _BOUNDS:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return _is_number(value)
     if word in ("enum", "prefixItems"):
         return isinstance(value, list)
     if word == "required":
@@ -104,7 +124,14 @@ def _makes_sense(word: str, value: Any) -> bool:
     return word != "pattern" or isinstance(value, str)
 
 
-def _both(left: list[Schema], right: list[Schema]) -> list[Schema]:
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _both(left: list[Schema], right: list[Schema], work: Work) -> list[Schema]:
+    work.spend(len(left) * len(right))
     if len(left) * len(right) > MAX_ALTERNATIVES:
         raise TooManyAlternatives
     return [merged for one in left for other in right if (merged := _merged(one, other)) is not None]
@@ -118,6 +145,10 @@ def _merged(left: Schema, right: Schema) -> Schema | None:
             merged.setdefault(word, value)
         else:
             merged[word] = _merged_word(word, merged[word], value)
+    if "prefixItems" in merged:
+        merged["prefixItems"] = _merged_items(left, right)
+    if _shuts_out(left, right) or _shuts_out(right, left):
+        merged["additionalProperties beside allOf"] = True  # unknown, and so named as left to the tool
     for word in ("type", "enum"):
         if merged.get(word) == []:
             return None
@@ -128,7 +159,8 @@ def _merged_word(word: str, left: Any, right: Any) -> Any:
     if word == "type":
         return list(_common_types(left, right))
     if word == "enum":
-        return [value for value in left if any(same(value, other) for other in right)]
+        others = {identity(value) for value in right}
+        return [value for value in left if identity(value) in others]
     if word in ("required", "pattern"):
         return [*left, *(name for name in right if name not in left)]
     if word in _BOUNDS | _COUNTS:
@@ -141,6 +173,24 @@ def _merged_word(word: str, left: Any, right: Any) -> Any:
     return left
 
 
+def _merged_items(left: Schema, right: Schema) -> list[Any]:
+    """The first elements that two schemas describe: where one has no more, its `items` are meant."""
+    lists = [schema.get("prefixItems", []) for schema in (left, right)]
+    rests = [schema.get("items", {}) for schema in (left, right)]
+    pairs = itertools.zip_longest(*lists)
+    return [
+        {"allOf": [rests[side] if n >= len(lists[side]) else pair[side] for side in (0, 1)]}
+        for n, pair in enumerate(pairs)
+    ]
+
+
+def _shuts_out(schema: Schema, other: Schema) -> bool:
+    """Whether a schema says something of properties that only the other one names."""
+    return schema.get("additionalProperties", True) not in (True, {}) and bool(
+        other.get("properties", {}).keys() - schema.get("properties", {}).keys()
+    )
+
+
 def _common_types(left: list[str], right: list[str]) -> Iterator[str]:
     for name in left:
         if name in right or (name == "integer" and "number" in right):
@@ -151,11 +201,14 @@ def _common_types(left: list[str], right: list[str]) -> Iterator[str]:
 
 def same(left: Any, right: Any) -> bool:
     """Whether two JSON values are equal; true is not 1."""
-    if isinstance(left, bool) != isinstance(right, bool):
-        return False
-    if isinstance(left, int | float) and isinstance(right, int | float):
-        return left == right
-    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+    return identity(left) == identity(right)
+
+
+def identity(value: Any) -> Hashable:
+    """What is equal for equal JSON values only."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return json.dumps(value, sort_keys=True)
 
 
 def json_type(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -272,3 +273,146 @@ def test_what_is_left_to_the_tool_is_said(constraints: CallConstraints) -> None:
         "the pattern '(?=a)' of 'act' is left to the tool",
     )
     assert constraints.loose(WORD) == ()
+
+
+def _branching(word: str) -> dict[str, Any]:
+    """References of which each leads to the next one twice: 2**40 ways through 40 of them."""
+    links = {str(n): {word: [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)}
+    return {"properties": {"x": {"$ref": "#/$defs/0"}}, "$defs": {**links, "40": {"type": "string"}}}
+
+
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"properties": {"x": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (_branching("allOf"), "branches or nests too much"),
+        (_branching("anyOf"), "branches or nests too much"),
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/a"}},
+                "$defs": {
+                    "a": {"properties": {"y": {"allOf": [{"$ref": "#/$defs/a"}] * 2}}, "type": "object"}
+                },
+            },
+            "branches or nests too much",
+        ),
+        (_nested(10_000), "nests too deeply"),
+        ({"properties": {"x": {"enum": ["w" * 10] * 400_000}}}, "more than a model reads"),
+        ({"properties": {"x": {"enum": [NS]}}, "required": ["x"]}, "its schema allows none"),
+        ({"properties": {"x": {"enum": ["\ud800"]}}, "required": ["x"]}, "its schema allows none"),
+        ({"properties": {"invoke": {}}, "required": ["invoke"]}, "its schema allows none"),
+        ({"properties": {"x": {"const": {"a b": 1}}}, "required": ["x"]}, "its schema allows none"),
+        (
+            {"properties": {"x": {"type": "string", "pattern": "^abc$", "maxLength": 2}}, "required": ["x"]},
+            "its schema allows none",
+        ),
+        (
+            {"properties": {"x": {"type": "number", "minimum": 1e-9, "maximum": 2e-9}}, "required": ["x"]},
+            "its schema allows none",
+        ),
+    ],
+)
+def test_a_schema_that_cannot_be_held_to_is_refused_soon(
+    constraints: CallConstraints, schema: dict[str, Any], message: str
+) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(ModelError, match=message) as caught:
+        constraints.matcher(text_tool(**schema))
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - began_s < 30
+
+
+def test_a_list_of_many_words_is_compiled_soon_and_read_soon(constraints: CallConstraints) -> None:
+    words = [f"word number {n}" for n in range(20_000)]
+    tools = text_tool(properties={"x": {"enum": words}})
+    text = block(("act", f"{NS}<x>{words[-1]}{NS}</x>"))
+    began_s = time.monotonic()
+    assert accepts(constraints, tools, text)
+    assert calls_in(tools, text) == [("act", {"x": words[-1]})]
+    assert time.monotonic() - began_s < 30
+
+
+def held(constraints: CallConstraints, schema: dict[str, Any], body: str, **root: Any) -> bool:
+    """Whether a parameter `x` of this schema may be written so."""
+    tools = text_tool(properties={"x": schema}, **root)
+    return accepts(constraints, tools, block(("act", f"{NS}<x>{body}{NS}</x>")))
+
+
+def test_what_two_schemas_say_of_elements_holds_together(constraints: CallConstraints) -> None:
+    both = {"allOf": [{"prefixItems": [{"type": "integer"}]}, {"items": {"enum": [1, 2]}}], "type": "array"}
+    items = {n: f"{NS}<item>{n}{NS}</item>" for n in (1, 3)}
+    assert held(constraints, both, items[1] + items[1])
+    assert not held(constraints, both, items[3])
+    assert not held(constraints, both, items[1] + items[3])
+
+
+def test_references_lead_into_lists_and_through_escapes(constraints: CallConstraints) -> None:
+    listed = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    for reference in ("#/$defs/a%20b", "#/$defs/list/anyOf/1"):
+        schema = {"$ref": reference}
+        definitions = {"a b": {"type": "integer"}, "list": listed}
+        assert held(constraints, schema, "4", **{"$defs": definitions})
+        assert not held(constraints, schema, "word", **{"$defs": definitions})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"type": "array", "uniqueItems": True},
+        {"oneOf": [{"type": "array"}, {"type": "null"}]},
+        {"format": "colour"},
+        {"$ref": "#/properties/x/additionalProperties"},
+    ],
+)
+def test_a_map_of_what_the_library_does_not_know_is_a_map_still(
+    constraints: CallConstraints, values: dict[str, Any]
+) -> None:
+    assert held(constraints, {"type": "object", "additionalProperties": values}, '{"a": []}')
+
+
+def test_patterns_and_bounds_at_their_edges(constraints: CallConstraints) -> None:
+    empty = {"type": "string", "pattern": "^$"}
+    assert held(constraints, empty, "")
+    assert not held(constraints, empty, "a")
+    huge = {"type": "integer", "minimum": -(10**400), "maximum": 10**400}
+    assert held(constraints, huge, "7")
+    two = {"type": "array", "items": {"type": "integer"}, "minItems": 2.0}
+    assert not held(constraints, two, f"{NS}<item>1{NS}</item>")
+    for pattern in ("[a&&b]", "a++", "[[a]]"):  # read in two ways, and so left to the tool
+        assert held(constraints, {"type": "string", "pattern": pattern}, "zz")
+
+
+def test_what_says_more_than_the_grammar_holds_is_named(constraints: CallConstraints) -> None:
+    patterns = {"properties": {"a": {}}, "patternProperties": {"^a": {"type": "integer"}}}
+    closed = {"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]}
+    for schema, word in (
+        (patterns, "patternProperties"),
+        (closed, "additionalProperties beside allOf"),
+        ({"enum": [{}]}, "enum at the top"),
+    ):
+        assert constraints.loose(text_tool(**schema)) == (
+            f"{word} in the schema of 'act' is left to the tool",
+        )
+
+
+def test_few_properties_leave_room_for_those_required(constraints: CallConstraints) -> None:
+    names = {name: {"type": "integer"} for name in "abc"}
+    tools = text_tool(properties=names, required=["c"], maxProperties=2)
+
+    def given(order: str) -> bool:
+        body = "".join(f"{NS}<{name}>1{NS}</{name}>" for name in order)
+        return accepts(constraints, tools, block(("act", body)))
+
+    assert [given(order) for order in ("c", "ac", "ca", "ab", "abc", "acb")] == [True] * 3 + [False] * 3
+    begun = block(("act", f"{NS}<a>1{NS}</a>{NS}<b>")).partition("<b>")[0]
+    matcher, tag = constraints.matcher(tools), constraints.tokenizer.encode("<b>")
+    assert matcher.consume_tokens(constraints.tokenizer.encode_markers(begun))
+    assert matcher.validate_tokens(tag) < len(tag), "nor is it begun"
+    with pytest.raises(ModelError, match="its schema allows none"):
+        constraints.matcher(text_tool(properties={"a": False}, minProperties=1))
