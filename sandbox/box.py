@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import tempfile
 import threading
@@ -369,6 +370,11 @@ class Sandbox:
 
 
 def _no_room(error: OSError) -> SandboxError:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SandboxError(
+            f"no more files can be opened for a sandbox ({error.strerror}): close other sandboxes, or raise "
+            "the limit with `ulimit -n 4096`."
+        )
     return SandboxError(
         f"the sandbox could not write its own files in {tempfile.gettempdir()!r} ({error.strerror}), free "
         "some space there or set TMPDIR to another folder."

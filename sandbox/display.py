@@ -119,7 +119,8 @@ async def _until(program: Process, ready: Callable[[], bool]) -> None:
     deadline = loop.time() + _START_SECONDS
     name = program.name
     while not ready():
-        if program.returncode is not None:
+        if not program.is_running:
+            await program.wait()  # it raises when the whole sandbox has ended
             raise SandboxError(f"{name} could not start, it said {program.output.strip()[-300:]!r}.")
         if loop.time() > deadline:
             raise SandboxError(

@@ -10,6 +10,7 @@ A folder whose lock can be taken belongs to nobody any more: the next sandbox th
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -179,6 +180,11 @@ class HostFolder:
             return
         if self._display is not None:
             _release(self._display)
-        remove_tree(self.path)
-        os.close(self._owner)
-        self._owner = -1
+        try:
+            remove_tree(self.path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):  # else the next sandbox removes it
+                raise
+        finally:
+            os.close(self._owner)
+            self._owner = -1

@@ -91,6 +91,8 @@ def _step(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise  # it says nothing about this machine
         raise SandboxUnavailable(
             "a sandbox that root starts runs as a user without powers, which failed here "
             f"({what}: {os.strerror(error.errno or 0)}): start it as a normal user, or give root "

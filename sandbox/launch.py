@@ -59,9 +59,10 @@ class _InNamespaces:
         self._folder = folder
 
     def launch(self, mounts: Mounts, control_fd: int, status_fd: int) -> Launch:
-        launch = Launch([], [bytes_fd(seccomp.build("base")), bytes_fd(seccomp.build("strict"))])
-        base, strict = launch.fds
+        launch = Launch([])
         try:
+            launch.fds.append(base := bytes_fd(seccomp.build("base")))
+            launch.fds.append(strict := bytes_fd(seccomp.build("strict")))
             made = {}
             for inner, text in made_files(mounts).items():
                 made[inner] = bytes_fd(text.encode())

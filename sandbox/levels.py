@@ -32,7 +32,8 @@ def without_level_3(trouble: SandboxUnavailable) -> SandboxUnavailable:
     if landlock.version() < landlock.NEEDED_VERSION:
         return trouble
     return SandboxUnavailable(
-        f"{trouble}; or go without it at level 2 (--sandbox-level 2), which has {LOST_AT_2}."
+        f"{str(trouble).removesuffix('.')}; or go without it at level 2 (--sandbox-level 2), which has "
+        f"{LOST_AT_2}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pilotfish.sandbox.errors import SandboxError, SandboxUnavailable
 if TYPE_CHECKING:
     from pilotfish.sandbox.spec import SandboxSpec
 
+_OPEN_FILES = 640  # PID 1 parks descriptors from 256 on, at level 2 from 512 on
 CHROMIUM_VARIABLE = "PILOTFISH_CHROMIUM"
 _CHROMIUM_PLACES = (
     "/usr/lib/chromium/chromium",
@@ -93,10 +95,21 @@ def need(program: str, purpose: str, package: str) -> str:
     return path
 
 
+def _need_open_files() -> None:
+    """Raise `SandboxError` where PID 1, which inherits the limit, could not park its descriptors."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < _OPEN_FILES:
+        raise SandboxError(
+            f"a process may have {limit} files open here, {_OPEN_FILES} are needed to start a sandbox: raise "
+            "that with `ulimit -n 1024`."
+        )
+
+
 def need_all(spec: SandboxSpec) -> None:
     """Raise `SandboxUnavailable` for a program that a sandbox of this spec needs and that is not here."""
     from pilotfish.sandbox.browser_driver import find_driver
 
+    _need_open_files()
     need("bash", "for the shell", "bash")
     if spec.level == 3:
         need("bwrap", "to isolate the sandbox", "bubblewrap")

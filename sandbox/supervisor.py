@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from pilotfish.sandbox.cgroup import ControlGroup
 from pilotfish.sandbox.errors import SandboxError
@@ -87,16 +88,26 @@ class Supervisor:
 
     async def _until_ready(self, link: Link, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        try:
-            await asyncio.wait_for(asyncio.shield(link.ready), _START_S)
-        except TimeoutError:
+        ended = asyncio.ensure_future(process.wait())
+        # A half of bubblewrap may live on without the other, and hold the link open.
+        either: list[asyncio.Future[Any]] = [link.ready, ended]
+        await asyncio.wait(either, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            link.close()
+            _kill_group(process.pid)
+        ended.cancel()
+        if not link.ready.done():
             raise SandboxError(
                 f"the sandbox was not ready after {_START_S:.0f} s, the machine may be overloaded: try again."
-            ) from None
-        except SandboxError:
+            )
+        if link.ready.exception() is not None:
             said = await asyncio.wait_for(process.stderr.read(), _START_S)
+            status = await asyncio.wait_for(process.wait(), _START_S)
+            # Negative: itself; above 128: what is in it, as bubblewrap tells it.
+            if not said and (number := -status if status < 0 else status - 128) > 0:
+                raise SandboxError(f"the sandbox was killed by signal {number} while it started: try again.")
             trouble = start_trouble(said.decode("utf-8", "replace"))
-            raise (without_level_3(trouble) if self._without_level_3 else trouble) from None
+            raise (without_level_3(trouble) if self._without_level_3 else trouble)
 
     async def end(self) -> None:
         """End it and everything inside, also when it is frozen. Bounded."""
@@ -116,9 +127,13 @@ class Supervisor:
             send_signal(self.inner_pid, signal.SIGKILL)
             await _ended(process, _FROZEN_S)
         # Without a PID 1, a half of bubblewrap may wait for the other for ever; both are in one group.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process.pid)
         await _ended(process, _FORCE_S)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 async def _ended(process: asyncio.subprocess.Process, seconds: float) -> bool:
