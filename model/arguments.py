@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote
 
 from pilotfish.model.tokenizer import NAMESPACE
@@ -214,11 +214,14 @@ def _spelled(value: bool | int | float) -> str:
 def _json(text: str) -> Any:
     """Strict JSON, or None."""
 
-    def refuse(constant: str) -> None:
+    def refuse(constant: str) -> NoReturn:
         raise ValueError(constant)
 
+    def finite(number: str) -> float:
+        return float(number) if math.isfinite(float(number)) else refuse(number)
+
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, parse_float=finite)
     except (ValueError, RecursionError):
         return None
 

@@ -151,14 +151,25 @@ class Engine:
             finally:
                 loop.call_soon_threadsafe(chunks.put_nowait, None)
 
-        running = loop.run_in_executor(self._worker, work)
+        async def leave_the_queue() -> None:
+            await stop.wait()
+            if job.cancel():
+                chunks.put_nowait(EndChunk("stop"))
+                chunks.put_nowait(None)
+
+        job = self._worker.submit(work)
+        running = asyncio.wrap_future(job)
+        leaving = asyncio.create_task(leave_the_queue())
         try:
             while (chunk := await chunks.get()) is not None:
                 yield chunk
-            await running
+            if not job.cancelled():
+                await running
         finally:
             # Whoever leaves early must not leave a thread behind that still writes to the cache.
+            leaving.cancel()
             left.set()
+            job.cancel()
             await asyncio.wait([running])
             if not running.cancelled():
                 running.exception()

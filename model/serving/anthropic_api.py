@@ -27,6 +27,7 @@ from pilotfish.model.protocol import (
 from pilotfish.model.serving.wire import (
     MAX_ANSWER_SECONDS,
     Body,
+    Pictures,
     Request,
     RequestError,
     chosen,
@@ -34,7 +35,6 @@ from pilotfish.model.serving.wire import (
     in_order,
     new_id,
     parse,
-    picture,
 )
 
 
@@ -178,20 +178,21 @@ def _asked(wire: _Count, limits: Limits, stream: bool) -> Request:
 def _conversation(messages: Sequence[_Message]) -> list[Message]:
     turns: list[Message] = []
     open_calls: list[str] = []
+    pictures = Pictures()
     for n, message in enumerate(messages):
         where = f"messages.{n}.content"
         blocks = message.content
         if isinstance(blocks, str):
             blocks = [_Text(type="text", text=blocks)]
         results = {
-            block.tool_use_id: _result(block, f"{where}.{i}")
+            block.tool_use_id: _result(block, f"{where}.{i}", pictures)
             for i, block in enumerate(blocks)
             if isinstance(block, _ToolResult)
         }
         turns += in_order(results, open_calls, where)
         open_calls = []
         calls = tuple(ToolCall(b.id, b.name, b.input) for b in blocks if isinstance(b, _ToolUse))
-        parts = _parts([b for b in blocks if isinstance(b, _Text | _Image)], where)
+        parts = _parts([b for b in blocks if isinstance(b, _Text | _Image)], where, pictures)
         if message.role == "user":
             if calls:
                 raise RequestError(
@@ -204,26 +205,26 @@ def _conversation(messages: Sequence[_Message]) -> list[Message]:
         turns.append(Message("assistant", parts, thinking or None, calls))
     if open_calls:
         raise RequestError("messages: the last call has no tool_result; send one.", param="messages")
-    if not turns or turns[-1].role == "assistant":
+    if turns and turns[-1].role == "assistant":
         raise RequestError("The last message is the assistant's; end with a user's.", param="messages")
     if not any(turn.role == "user" for turn in turns):
         raise RequestError("messages holds no text or picture of a user; send one.", param="messages")
     return turns
 
 
-def _parts(blocks: Sequence[_Text | _Image], where: str) -> tuple[Part, ...]:
+def _parts(blocks: Sequence[_Text | _Image], where: str, pictures: Pictures) -> tuple[Part, ...]:
     parts: list[Part] = []
     for n, block in enumerate(blocks):
         if isinstance(block, _Image):
-            parts.append(picture(block.source.data, f"{where}.{n}.source.data"))
+            parts.append(pictures.read(block.source.data, f"{where}.{n}.source.data"))
         elif block.text:
             parts.append(block.text)
     return tuple(parts)
 
 
-def _result(block: _ToolResult, where: str) -> tuple[Part, ...]:
+def _result(block: _ToolResult, where: str, pictures: Pictures) -> tuple[Part, ...]:
     content = block.content or ""
-    parts = (content,) if isinstance(content, str) else _parts(content, f"{where}.content")
+    parts = (content,) if isinstance(content, str) else _parts(content, f"{where}.content", pictures)
     return ("error: ", *parts) if block.is_error else parts
 
 

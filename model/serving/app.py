@@ -27,6 +27,13 @@ MAX_WAITING = 32
 PING_S = 10.0
 
 
+class _Json(JSONResponse):
+    """JSON of what a model wrote, half a character among it too."""
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+
+
 class CountingModel(Model, Protocol):
     """A model that can count a conversation's tokens without computing them."""
 
@@ -79,9 +86,9 @@ class Service:
                 return await serve(http)
             except RequestError as failed:
                 headers = {"retry-after": "1"} if failed.status == 429 else None
-                return JSONResponse(api.error(failed), failed.status, headers)
+                return _Json(api.error(failed), failed.status, headers)
             except ModelError as failed:
-                return JSONResponse(api.error(RequestError(str(failed))), 400)
+                return _Json(api.error(RequestError(str(failed))), 400)
             except ClientDisconnect:
                 return Response(status_code=499)
 
@@ -115,35 +122,35 @@ class Service:
             )
 
     async def _complete(self, http: Http) -> Response:
-        request = openai_api.request(await self._body(http))
+        request = await asyncio.to_thread(openai_api.request, await self._body(http))
         self._check(request)
         chunks = self._chunks(request, http)
         if not request.stream:
             async with contextlib.aclosing(chunks):
-                return JSONResponse(await openai_api.answer(self.model.name, chunks))
+                return _Json(await openai_api.answer(self.model.name, chunks))
         first = await _begun(chunks)
         return _events(openai_api, openai_api.stream(self.model.name, first, request.usage_in_stream), chunks)
 
     async def _message(self, http: Http) -> Response:
-        request = anthropic_api.request(await self._body(http))
+        request = await asyncio.to_thread(anthropic_api.request, await self._body(http))
         self._check(request)
         chunks = self._chunks(request, http)
         if not request.stream:
             async with contextlib.aclosing(chunks):
-                return JSONResponse(await anthropic_api.answer(self.model.name, chunks))
+                return _Json(await anthropic_api.answer(self.model.name, chunks))
         first = await _begun(chunks)
         return _events(anthropic_api, anthropic_api.stream(self.model.name, first), chunks)
 
     async def _count(self, http: Http) -> Response:
-        request = anthropic_api.count_request(await self._body(http))
+        request = await asyncio.to_thread(anthropic_api.count_request, await self._body(http))
         self._check(request)
         tokens = await asyncio.to_thread(
             self.model.count, request.conversation, request.tools, request.limits.thinking
         )
-        return JSONResponse({"input_tokens": tokens})
+        return _Json({"input_tokens": tokens})
 
     async def _models(self, http: Http) -> Response:
-        return JSONResponse(openai_api.models([self.model.name], self._began))
+        return _Json(openai_api.models([self.model.name], self._began))
 
     async def _chunks(self, request: Request, http: Http) -> AsyncGenerator[Chunk]:
         """The model's answer; stopped when whoever asked has gone, or the server ends."""
@@ -199,7 +206,7 @@ def _events(api: ModuleType, events: AsyncIterator[bytes], chunks: AsyncGenerato
                 yield said
         except ModelError as failed:
             told = json.dumps(api.error(RequestError(str(failed), status=500)), ensure_ascii=False)
-            yield f"event: error\ndata: {told}\n\n".encode()
+            yield f"event: error\ndata: {told}\n\n".encode("utf-8", "replace")
         finally:
             if waiting is not None:
                 waiting.cancel()
@@ -214,16 +221,16 @@ async def _next(events: AsyncIterator[bytes]) -> bytes:
 
 
 async def _health(http: Http) -> Response:
-    return JSONResponse({"status": "ok"})
+    return _Json({"status": "ok"})
 
 
 async def _no_such_path(http: Http, _: Exception) -> Response:
     api = anthropic_api if http.url.path.startswith("/v1/messages") else openai_api
     sentence = f"There is nothing at {http.url.path[:120]}; see docs/model.md for what is served."
-    return JSONResponse(api.error(RequestError(sentence, status=404)), 404)
+    return _Json(api.error(RequestError(sentence, status=404)), 404)
 
 
 async def _wrong_method(http: Http, _: Exception) -> Response:
     api = anthropic_api if http.url.path.startswith("/v1/messages") else openai_api
     sentence = f"{http.url.path[:120]} does not take {http.method}; use the method of the API's reference."
-    return JSONResponse(api.error(RequestError(sentence, status=405)), 405)
+    return _Json(api.error(RequestError(sentence, status=405)), 405)

@@ -29,6 +29,7 @@ from pilotfish.model.protocol import (
 from pilotfish.model.serving.wire import (
     MAX_ANSWER_SECONDS,
     Body,
+    Pictures,
     Request,
     RequestError,
     arguments,
@@ -37,7 +38,6 @@ from pilotfish.model.serving.wire import (
     in_order,
     new_id,
     parse,
-    picture,
 )
 
 DEFAULT_TOKENS = 4096
@@ -171,6 +171,7 @@ def request(body: bytes) -> Request:
 
 def _conversation(messages: Sequence[_Message]) -> list[Message]:
     turns: list[Message] = []
+    pictures = Pictures()
     first = 0
     instructions = []
     while first < len(messages) and messages[first].role in ("system", "developer"):
@@ -185,7 +186,7 @@ def _conversation(messages: Sequence[_Message]) -> list[Message]:
         if message.role == "tool":
             if message.tool_call_id is None:
                 raise RequestError(f"{where}.tool_call_id is missing; name the call.", param=where)
-            results[message.tool_call_id] = _parts(message, where)
+            results[message.tool_call_id] = _parts(message, where, pictures)
             continue
         turns += in_order(results, open_calls, where)
         open_calls, results = [], {}
@@ -195,7 +196,7 @@ def _conversation(messages: Sequence[_Message]) -> list[Message]:
                 param=where,
             )
         if message.role == "user":
-            turns.append(Message("user", _parts(message, where)))
+            turns.append(Message("user", _parts(message, where, pictures)))
             continue
         calls = tuple(
             ToolCall(
@@ -206,7 +207,7 @@ def _conversation(messages: Sequence[_Message]) -> list[Message]:
             for i, call in enumerate(message.tool_calls or ())
         )
         open_calls = [call.id for call in calls]
-        turns.append(Message("assistant", _parts(message, where), message.reasoning_content, calls))
+        turns.append(Message("assistant", _parts(message, where, pictures), message.reasoning_content, calls))
     turns += in_order(results, open_calls, "messages")
     if turns and turns[-1].role == "assistant":
         raise RequestError(
@@ -217,7 +218,7 @@ def _conversation(messages: Sequence[_Message]) -> list[Message]:
     return turns
 
 
-def _parts(message: _Message, where: str) -> tuple[Part, ...]:
+def _parts(message: _Message, where: str, pictures: Pictures) -> tuple[Part, ...]:
     if message.content is None or isinstance(message.content, str):
         return (message.content,) if message.content else ()
     parts: list[Part] = []
@@ -234,12 +235,12 @@ def _parts(message: _Message, where: str) -> tuple[Part, ...]:
                     f"{param} is {part.image_url.url[:60]!r}; send a data: URL in base64.",
                     param=param,
                 )
-            parts.append(picture(data, param))
+            parts.append(pictures.read(data, param))
     return tuple(parts)
 
 
 def _text(message: _Message, where: str) -> str:
-    parts = _parts(message, where)
+    parts = _parts(message, where, Pictures())
     if not all(isinstance(part, str) for part in parts):
         raise RequestError(f"{where} holds a picture; instructions are text.", param=where)
     return "".join(part for part in parts if isinstance(part, str))

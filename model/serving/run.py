@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
 import signal
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -31,6 +33,7 @@ def token_in(path: Path) -> str:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ModelError(f"Others may read {path} (mode {mode:o}); run `chmod 600 {path}`.")
+            fcntl.flock(file, fcntl.LOCK_EX)  # two that begin at once agree on one token
             text = file.read(4096)
             if not text:
                 text = secrets.token_urlsafe(32)
@@ -68,19 +71,31 @@ def listen(port: int | None, path: Path | None) -> tuple[socket.socket, str]:
 def _unix(path: Path) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX)
     try:
-        if path.is_socket() and not _answers(path):
-            path.unlink()  # left by a server that was killed
-        before = os.umask(0o177)
-        try:
-            opened.bind(str(path))
-        finally:
-            os.umask(before)
+        with _alone(path):
+            if path.is_socket() and not _answers(path):
+                path.unlink()  # left by a server that was killed
+            before = os.umask(0o177)
+            try:
+                opened.bind(str(path))
+            finally:
+                os.umask(before)
+            opened.listen(128)
     except (OSError, ValueError) as error:
         opened.close()
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"Cannot listen on {path} ({reason}); choose another --socket.") from None
-    opened.listen(128)
     return opened
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other servers from binding or removing sockets in the same folder meanwhile."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _answers(path: Path) -> bool:
@@ -116,7 +131,9 @@ async def serve(
     try:
         await server.serve(sockets=[opened])
     finally:
-        _remove(name)  # the server has closed the socket itself
+        server.stop_listening()  # when it was cancelled it has not done so itself
+        opened.close()
+        _remove(name)
 
 
 def close(opened: socket.socket) -> None:
@@ -127,14 +144,22 @@ def close(opened: socket.socket) -> None:
 
 
 def _remove(name: object) -> None:
+    """Remove a closed socket's file, unless it was removed and is another server's now."""
     if isinstance(name, str):
-        Path(name).unlink(missing_ok=True)
+        path = Path(name)
+        with contextlib.suppress(OSError), _alone(path):
+            if not _answers(path):
+                path.unlink()
 
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._service, self._ready = service, ready
+
+    def stop_listening(self) -> None:
+        for listening in getattr(self, "servers", ()):
+            listening.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import secrets
@@ -13,12 +12,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image as Pillow
-from PIL import UnidentifiedImageError
+from PIL import ImageOps
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pilotfish.model.protocol import Image, Limits, Message, Part, ToolSpec
 
 MAX_PICTURE_PIXELS = 40_000_000
+MAX_REQUEST_PIXELS = 400_000_000
+"""Pixels of all pictures of a request, which take 3 bytes each: 200 screens of 1920 by 1080 fit."""
 MAX_ANSWER_SECONDS = 3600.0
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
@@ -69,24 +70,57 @@ def parse(kind: type[B], body: bytes) -> B:
         raise RequestError(f"{param} is {given}: {first['msg']}.", param=param) from None
 
 
-def picture(data: str, param: str) -> Image:
-    """The picture in base64 `data`; raises RequestError."""
-    try:
-        raw = base64.b64decode(data, validate=True)
-        with Pillow.open(io.BytesIO(raw), formats=FORMATS) as opened:
-            width, height = opened.size
-            if width * height > MAX_PICTURE_PIXELS:
-                raise RequestError(
-                    f"{param} has {width}x{height} pixels; send at most {MAX_PICTURE_PIXELS:,}.", param=param
-                )
-            pixels = np.asarray(opened.convert("RGB"))
-    except (binascii.Error, ValueError, OSError, UnidentifiedImageError, SyntaxError) as error:
-        raise RequestError(
-            f"{param} is no picture that can be read ({type(error).__name__}); "
-            "send base64 of a PNG, JPEG, WebP, GIF or BMP.",
-            param=param,
-        ) from None
-    return Image(pixels)
+class Pictures:
+    """Reads the pictures of one request, as many as memory is meant for."""
+
+    def __init__(self) -> None:
+        self._left = MAX_REQUEST_PIXELS
+
+    def read(self, data: str, param: str) -> Image:
+        """The picture in base64 `data`, what is transparent on white; raises RequestError."""
+        try:
+            raw = base64.b64decode(data, validate=True)
+            with Pillow.open(io.BytesIO(raw), formats=FORMATS) as opened:
+                self._admit(opened.size, param)
+                pixels = np.asarray(_opaque(opened))
+        except Pillow.DecompressionBombError:
+            raise RequestError(
+                f"{param} has too many pixels; send at most {MAX_PICTURE_PIXELS:,}.", param=param
+            ) from None
+        except RequestError:
+            raise
+        except Exception as error:  # a file made to do harm may raise anything, and all of it means the same
+            raise RequestError(
+                f"{param} is no picture that can be read ({type(error).__name__}); "
+                "send base64 of a PNG, JPEG, WebP, GIF or BMP.",
+                param=param,
+            ) from None
+        return Image(pixels)
+
+    def _admit(self, size: tuple[int, int], param: str) -> None:
+        width, height = size
+        if width * height > MAX_PICTURE_PIXELS:
+            raise RequestError(
+                f"{param} has {width}x{height} pixels; send at most {MAX_PICTURE_PIXELS:,}.", param=param
+            )
+        self._left -= width * height
+        if self._left < 0:
+            raise RequestError(
+                f"The pictures up to {param} have more than {MAX_REQUEST_PIXELS:,} pixels together; "
+                "send fewer or smaller ones.",
+                param=param,
+            )
+
+
+def _opaque(opened: Pillow.Image) -> Pillow.Image:
+    ImageOps.exif_transpose(opened, in_place=True)
+    if opened.mode.startswith("I;16"):  # Pillow would cut off what is brighter than 255
+        opened = Pillow.fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    if not opened.has_transparency_data:
+        return opened.convert("RGB")
+    paper = Pillow.new("RGBA", opened.size, "white")
+    paper.alpha_composite(opened.convert("RGBA"))
+    return paper.convert("RGB")
 
 
 def arguments(text: str, param: str) -> dict[str, Any]:

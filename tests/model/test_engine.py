@@ -330,6 +330,24 @@ async def test_two_at_once_take_turns(tiny_engine: Callable[..., Engine]) -> Non
     assert [text_of(chunks) for chunks in together] == [text_of(chunks) for chunks in alone]
 
 
+async def test_who_waits_for_a_turn_may_leave_before_it_comes(endless: Engine) -> None:
+    stop, left = asyncio.Event(), asyncio.Event()
+    first = endless.respond(HELLO, (), stop=stop, limits=Limits(max_tokens=10**9))
+    await anext(first)
+    second = endless.respond(HELLO, (), stop=left, limits=Limits())
+    waiting = asyncio.ensure_future(anext(second))
+    third = asyncio.ensure_future(anext(endless.respond(HELLO, (), stop=stop, limits=Limits())))
+    await asyncio.sleep(0.1)
+    left.set()
+    assert await asyncio.wait_for(waiting, 20) == EndChunk("stop")
+    third.cancel()
+    await asyncio.wait([third], timeout=20)
+    assert third.cancelled()
+    assert isinstance(await anext(first), TextChunk), "the first goes on"
+    stop.set()
+    assert end_of([chunk async for chunk in first]).reason == "stop"
+
+
 def turns(*parts: Part | tuple[Part, ...]) -> tuple[Message, ...]:
     """User, assistant, tool, assistant, tool, ... turns."""
     messages: list[Message] = []

@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -393,6 +394,50 @@ def test_what_openai_clients_may_get_wrong(address: str, wrong: dict[str, Any], 
     assert words in answer.json()["error"]["message"]
 
 
+def picture_url(picture: Pillow.Image, kind: str = "PNG") -> str:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def with_pictures(*urls: str) -> dict[str, Any]:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return {"model": "stage", "messages": [{"role": "user", "content": parts}]}
+
+
+def test_pictures_look_as_a_person_would_see_them(address: str, stage: Stage) -> None:
+    grey = Pillow.fromarray(np.full((3, 3), 128 << 8, dtype=np.uint16))
+    clear = Pillow.new("RGBA", (3, 3), (0, 0, 0, 0))
+    palette = Pillow.new("P", (3, 3))
+    palette.info["transparency"] = 0
+    print_ink = Pillow.new("CMYK", (3, 3), (0, 0, 0, 0))
+    urls = [picture_url(grey), picture_url(clear), picture_url(palette), picture_url(print_ink, "JPEG")]
+    assert post(address, "/v1/chat/completions", with_pictures(*urls)).status_code == 200
+    ((conversation, _, _),) = stage.asked
+    seen = [part.pixels[0, 0].tolist() for part in conversation[0].parts if isinstance(part, Image)]
+    assert seen == [[128] * 3, [255] * 3, [255] * 3, [255] * 3]
+
+
+def test_pictures_made_to_fill_memory(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = picture_url(Pillow.new("1", (20_000, 20_000)))
+    monkeypatch.setattr("pilotfish.model.serving.wire.MAX_REQUEST_PIXELS", 10)
+    for urls in ((bomb,), (data_url(), data_url())):
+        answer = post(address, "/v1/chat/completions", with_pictures(*urls))
+        assert answer.status_code == 400
+        assert "pixels" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_half_a_character_in_an_answer(address: str, stage: Stage, path: str) -> None:
+    stage.chunks = (TextChunk("a\ud800"), CallChunk(ToolCall("x", "click", {"x": "\ud800"})), END)
+    for streaming in (False, True):
+        answer = post(address, path, {**PATHS[path], "stream": streaming})
+        assert answer.status_code == 200
+        assert "a?" in answer.text
+    stage.chunks = (ModelError("No \ud800."),)
+    assert post(address, path, PATHS[path]).status_code == 400
+
+
 def test_a_call_without_its_result_is_refused(address: str) -> None:
     use = {"type": "tool_use", "id": "a", "name": "click", "input": {}}
     messages = [*HELLO, {"role": "assistant", "content": [use]}, {"role": "user", "content": "And?"}]
@@ -477,6 +522,36 @@ def test_on_a_unix_socket_that_is_its_owners_alone(stage: Stage, tmp_path: Path)
     left.close()  # as a killed server leaves it
     again, _ = listen(None, path)
     close(again)
+
+
+def test_a_socket_of_another_server_stays(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first, _ = listen(None, path)
+    path.unlink()
+    second, _ = listen(None, path)
+    close(first)
+    assert path.is_socket()
+    close(second)
+    assert not path.exists()
+
+
+def test_servers_that_begin_at_once_share_a_token_and_not_a_socket(tmp_path: Path) -> None:
+    listen(None, tmp_path / "s")[0].close()  # as a killed server leaves it
+
+    def begin(n: int) -> tuple[str, socket.socket | None]:
+        token = token_in(tmp_path / "token")
+        try:
+            return token, listen(None, tmp_path / "s")[0]
+        except ModelError:
+            return token, None
+
+    with ThreadPoolExecutor(8) as threads:
+        begun = list(threads.map(begin, range(8)))
+    assert len({token for token, _ in begun}) == 1
+    (opened,) = (opened for _, opened in begun if opened is not None)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s"))
+    close(opened)
 
 
 def test_a_port_that_is_taken(address: str) -> None:
