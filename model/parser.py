@@ -99,6 +99,7 @@ class AnswerParser:
         self._invoked = False
         self._marks = _CodeMarks()
         self._events: list[Event] = []
+        self._text: list[str] = []  # of the chunk under way, joined once
         self._id_prefix = secrets.token_hex(4) if id_prefix is None else id_prefix
         self._calls = 0
         self._fresh_thinking = starts_in_thinking
@@ -127,6 +128,7 @@ class AnswerParser:
         return self._said()
 
     def _said(self) -> list[Event]:
+        self._end_text()
         events, self._events = self._events, []
         return events
 
@@ -308,17 +310,21 @@ class AnswerParser:
 
     def _emit_text(self, text: str) -> None:
         self._marks.advance(text)
-        last = self._events[-1] if self._events else None
-        if text and isinstance(last, TextChunk):
-            self._events[-1] = TextChunk(last.text + text)
-        elif text:
-            self._events.append(TextChunk(text))
+        if text:
+            self._text.append(text)
+
+    def _end_text(self) -> None:
+        if self._text:
+            self._events.append(TextChunk("".join(self._text)))
+            self._text.clear()
 
     def _emit_thinking(self, text: str) -> None:
         if text:
+            self._end_text()
             self._events.append(ThinkingChunk(text))
 
     def _emit_call(self, name: str, arguments: dict[str, Any]) -> None:
+        self._end_text()
         self._events.append(CallChunk(ToolCall(f"{self._id_prefix}-{self._calls}", name, arguments)))
         self._calls += 1
 

@@ -15,7 +15,7 @@ import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from pilotfish.model.arguments import coerce
 from pilotfish.model.parser import AnswerParser
@@ -31,6 +31,7 @@ from pilotfish.model.protocol import (
 
 MAX_EVENT_BYTES = 8 * 1024**2
 MAX_ANSWER_CHARS = 16 * 1024**2
+MAX_CALLS = 1000
 BYTES_PER_TOKEN = 4
 """A guess at what an answer cost, for servers that do not tell."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -178,6 +179,8 @@ class AnswerReader:
         delta = choice.get("delta") or choice.get("message")
         said = self._delta(delta) if isinstance(delta, dict) else []
         self.logprobs += _logprobs(choice.get("logprobs"))
+        if len(self.logprobs) > MAX_ANSWER_CHARS:
+            self._too_long()
         if isinstance(choice.get("finish_reason"), str):
             self.finish = choice["finish_reason"]
             if self.finish == "content_filter":
@@ -270,13 +273,18 @@ class AnswerReader:
             call = self._at.get(index)
             if call is not None and not (id and name and call.id and call.id != id):
                 return call
-            self._at[index] = _Call(index)
-            self._calls.append(self._at[index])
+            self._at[index] = self._new_call(index)
             return self._at[index]
         known = [call for call in self._calls if id and call.id == id]
         if not known and (id or name or not self._calls):
-            self._calls.append(_Call(len(self._calls)))
+            return self._new_call(len(self._calls))
         return known[0] if known else self._calls[-1]
+
+    def _new_call(self, index: int) -> _Call:
+        if len(self._calls) == MAX_CALLS:
+            raise ModelError(f"The server's answer has more than {MAX_CALLS} calls; it was not used.")
+        self._calls.append(_Call(index))
+        return self._calls[-1]
 
     def _arguments(self, call: _Call, cut_by: str | None) -> dict[str, Any]:
         """The typed arguments of a call; raises `_Unreadable`."""
@@ -317,9 +325,10 @@ class AnswerReader:
         self._size += len(text)
         self._written += len(text.encode("utf-8", "surrogatepass"))
         if self._size > MAX_ANSWER_CHARS:
-            raise ModelError(
-                f"The server's answer has more than {MAX_ANSWER_CHARS} characters; it was not used."
-            )
+            self._too_long()
+
+    def _too_long(self) -> NoReturn:
+        raise ModelError(f"The server's answer has more than {MAX_ANSWER_CHARS} characters; it was not used.")
 
 
 def _text(data: bytes) -> str:
@@ -386,8 +395,9 @@ def _strict_json(text: str) -> Any:
 
 def _logprobs(given: Any) -> list[float]:
     tokens = given.get("content") if isinstance(given, dict) else None
-    found = [token.get("logprob") for token in tokens or () if isinstance(token, dict)]
-    return [float(value) for value in found if isinstance(value, int | float)]
+    listed = tokens if isinstance(tokens, list) else []
+    found = [token.get("logprob") for token in listed if isinstance(token, dict)]
+    return [float(value) for value in found if isinstance(value, int | float) and abs(value) < 1e9]
 
 
 def _count(value: Any) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,3 +112,32 @@ def test_nonsense_is_trouble_and_nothing_worse(pieces: list[Any], rubbish: bytes
         assert chunk.call.name
     usage = reader.usage()
     assert min(usage.input_tokens, usage.cached_tokens, usage.output_tokens) >= 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [7, True, "abc", {"content": 7}, {"content": [7, {}, {"logprob": 10**400}, {"logprob": float("nan")}]}],
+)
+def test_log_probabilities_that_are_none(given: Any) -> None:
+    reader = AnswerReader(TOOLS)
+    reader.feed(json.dumps({"choices": [{"delta": {}, "logprobs": given}]}))
+    assert reader.logprobs == []
+
+
+@pytest.mark.parametrize("call", [{"id": "n"}, {"index": 0}, {"function": {"name": "act"}}])
+def test_calls_without_end_are_not_collected(call: dict[str, Any]) -> None:
+    calls = [{key: value if key == "function" else n for key, value in call.items()} for n in range(100_000)]
+    reader = AnswerReader(TOOLS)
+    began_s = time.monotonic()
+    with pytest.raises(ModelError, match="more than 1000 calls"):
+        reader.feed(json.dumps({"choices": [{"delta": {"tool_calls": calls}}]}))
+    assert time.monotonic() - began_s < 20
+
+
+def test_text_that_never_is_a_call_is_read_in_one_pass() -> None:
+    text = "]<]minimax[>[" * 100_000
+    reader = AnswerReader(TOOLS)
+    began_s = time.monotonic()
+    said = reader.feed(json.dumps({"choices": [{"delta": {"content": text}}]}))
+    assert "".join(chunk.text for chunk in [*said, *reader.close()]) == text
+    assert time.monotonic() - began_s < 30
