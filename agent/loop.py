@@ -55,7 +55,7 @@ from pilotfish.model.protocol import (
 )
 from pilotfish.sandbox import Sandbox, SandboxError
 from pilotfish.tasks.environment import End, Environment, Grade, StartError
-from pilotfish.tools.base import Screen, Tool, ToolContext, ToolResult, find_tool, tool_schema, validate
+from pilotfish.tools.base import Screen, Tool, ToolContext, ToolResult, find_tool, tool_spec, validate
 
 T = TypeVar("T")
 LOOK_S = 0.25
@@ -280,7 +280,7 @@ class Episode:
 
     @property
     def _specs(self) -> list[ToolSpec]:
-        return [ToolSpec(tool.name, tool.description, tool_schema(tool)) for tool in self.tools]
+        return [tool_spec(tool) for tool in self.tools]
 
     async def _ask(self, messages: Sequence[Message]) -> Reply:
         """One answer within what is left of the budget."""

@@ -72,7 +72,7 @@ class CallConstraints:
 
     def _compiled(self, tools: Sequence[ToolSpec]) -> tuple[llguidance.LLMatcher, CallGrammar]:
         try:
-            key = json.dumps([(tool.name, tool.parameters) for tool in tools], sort_keys=True)
+            key = json.dumps([(tool.name, tool.parameters, tool.exact) for tool in tools], sort_keys=True)
         except RecursionError:
             raise ModelError("A tool's schema nests too deeply to be read; simplify it.") from None
         if len(key) > MAX_SCHEMAS:
@@ -217,9 +217,16 @@ class _Vocabulary(llguidance.TokenizerWrapper):
         # Tags such as <filename> are tokens of their own in M3's vocabulary, but plain text to the grammar.
         plain = {spelling for spelling in tokenizer.markers if _is_tag(spelling)}
         self.special_token_ids = [i for spelling, i in tokenizer.markers.items() if spelling not in plain]
+        self._special = frozenset(self.special_token_ids)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode(errors="replace") if isinstance(text, bytes) else text)
+        text = text.decode(errors="replace") if isinstance(text, bytes) else text
+        ids: list[int] = []
+        for piece in self._tokenizer.split_markers(text):
+            if isinstance(piece, int) and piece in self._special:
+                piece = self._tokenizer.token_bytes(piece).decode()
+            ids += [piece] if isinstance(piece, int) else self._tokenizer.encode(piece)
+        return ids
 
 
 def _is_tag(spelling: str) -> bool:

@@ -115,6 +115,8 @@ def call_grammar(
             else:
                 kept = [form.text for form in forms if form.possible(possible)]
                 lines.append(f"{name}: {' | '.join(kept)}")
+    # Text that can only be one is left to the model to cut into tokens, since it was trained on one way.
+    lines.insert(0, '%llguidance {"no_forcing": true}')
     return CallGrammar("\n".join([*lines, *builder.terminals.values()]), tuple(dict.fromkeys(builder.loose)))
 
 
@@ -133,7 +135,8 @@ class _Builder:
 
     def tool(self, number: int, tool: ToolSpec) -> str:
         """The rule of one call of a tool."""
-        self._tool, self._root, self._known = tool.name, tool.parameters, {}
+        schema = tool.parameters if tool.exact is None else tool.exact
+        self._tool, self._root, self._known = tool.name, schema, {}
         self._work = Work()
         quote = "'" if '"' in tool.name else '"'
         if not tool.name.strip() or quote in tool.name or tool.name != tool.name.strip():
@@ -143,7 +146,7 @@ class _Builder:
                 f"A tool is called {tool.name!r}, which a call cannot spell; give it another name."
             )
         try:
-            plain = plain_schemas(tool.parameters, tool.parameters, self._work)
+            plain = plain_schemas(schema, schema, self._work)
             options = [s for s in plain if "object" in s.get("type", ["object"])]
             for option in options:
                 self._note(option if "enum" not in option else {**option, "enum at the top": True})

@@ -68,11 +68,15 @@ class Message:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool as the model sees it: `parameters` is a JSON schema of type object."""
+    """A tool as the model sees it: `parameters` is a JSON schema of type object.
+
+    exact: a narrower schema that calls are held to while they are written; the model is not shown it.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    exact: dict[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from pilotfish.tools.base import ToolArgs
+from pilotfish.tools.base import ToolArgs, exactly
 from pilotfish.tools.grid import grid_point
 from pilotfish.tools.words import seconds, short
 
@@ -60,8 +60,13 @@ _ALIASES = {
     "terminate": "terminate",
 }
 
-_INTEGERS = WithJsonSchema({"type": "array", "items": {"type": "integer"}})
-Point = Annotated[tuple[int, int], BeforeValidator(grid_point), _INTEGERS]
+_GRID = {"type": "integer", "minimum": 0, "maximum": 1000}
+_INTEGERS = {"type": "array", "items": {"type": "integer"}}
+Point = Annotated[
+    tuple[int, int],
+    BeforeValidator(grid_point),
+    exactly(_INTEGERS, items=_GRID, minItems=2, maxItems=2),
+]
 
 
 def _region(value: object) -> tuple[int, int, int, int]:
@@ -91,9 +96,13 @@ def _amount(value: object) -> int:
     return amount
 
 
-Region = Annotated[tuple[int, int, int, int], BeforeValidator(_region), _INTEGERS]
-Amount = Annotated[int, BeforeValidator(_amount), WithJsonSchema({"type": "integer"})]
-Seconds = Annotated[float, BeforeValidator(seconds), WithJsonSchema({"type": "number"})]
+Region = Annotated[
+    tuple[int, int, int, int],
+    BeforeValidator(_region),
+    exactly(_INTEGERS, items=_GRID, minItems=4, maxItems=4),
+]
+Amount = Annotated[int, BeforeValidator(_amount), exactly({"type": "integer"}, minimum=0, maximum=100)]
+Seconds = Annotated[float, BeforeValidator(seconds), exactly({"type": "number"}, minimum=0)]
 
 
 class ComputerArgs(ToolArgs):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import ErrorDetails
 
+from pilotfish.model.protocol import ToolSpec
 from pilotfish.sandbox.terminal import encodable
 from pilotfish.tools.grid import Screen
 from pilotfish.tools.words import one_of, short
@@ -27,8 +28,10 @@ __all__ = [
     "ToolArgs",
     "ToolContext",
     "ToolResult",
+    "exactly",
     "find_tool",
     "tool_schema",
+    "tool_spec",
     "validate",
 ]
 
@@ -127,13 +130,28 @@ def tool_schema(tool: Tool[Any]) -> dict[str, Any]:
 
     Compact, because it is part of every prompt: no titles, no `$defs`, no null alternatives and no defaults.
     """
+    return _schema(tool, exact=False)
+
+
+def tool_spec(tool: Tool[Any]) -> ToolSpec:
+    """A tool as the model is given it, with the narrower schema that its calls are held to."""
+    return ToolSpec(tool.name, tool.description, tool_schema(tool), _schema(tool, exact=True))
+
+
+def exactly(shown: dict[str, Any], **exact: Any) -> WithJsonSchema:
+    """A JSON schema the model is shown, and what holds besides."""
+    return WithJsonSchema({**shown, _EXACT: exact})
+
+
+def _schema(tool: Tool[Any], *, exact: bool) -> dict[str, Any]:
     schema = tool.Args.model_json_schema()
-    compact = _compact(schema, schema.get("$defs", {}))
+    compact = _compact(schema, schema.get("$defs", {}), exact)
     assert isinstance(compact, dict)
     compact.pop("description", None)
     return compact
 
 
+_EXACT = "x-exact"
 _SCHEMA_KEYS = (
     "type",
     "description",
@@ -149,9 +167,9 @@ _SCHEMA_KEYS = (
 )
 
 
-def _compact(node: Any, definitions: Mapping[str, Any]) -> Any:
+def _compact(node: Any, definitions: Mapping[str, Any], exact: bool) -> Any:
     if isinstance(node, list):
-        return [_compact(item, definitions) for item in node]
+        return [_compact(item, definitions, exact) for item in node]
     if not isinstance(node, dict):
         return node
     node = dict(node)
@@ -162,10 +180,12 @@ def _compact(node: Any, definitions: Mapping[str, Any]) -> Any:
         if len(real) == 1:
             node.pop("anyOf")
             node = {**real[0], **node}
-    compact = {key: _compact(node[key], definitions) for key in _SCHEMA_KEYS if key in node}
+    if exact:
+        node |= node.get(_EXACT, {})
+    compact = {key: _compact(node[key], definitions, exact) for key in _SCHEMA_KEYS if key in node}
     if "properties" in node:
         compact["properties"] = {
-            name: _compact(value, definitions) for name, value in node["properties"].items()
+            name: _compact(value, definitions, exact) for name, value in node["properties"].items()
         }
     return compact
 
@@ -216,7 +236,7 @@ def _path(location: Sequence[int | str]) -> str:
 def _schema_at(args: type[ToolArgs], location: Sequence[int | str]) -> dict[str, Any]:
     """The compact schema of a value inside the arguments."""
     schema = args.model_json_schema()
-    node = _compact(schema, schema.get("$defs", {}))
+    node = _compact(schema, schema.get("$defs", {}), exact=False)
     for part in location:
         node = node.get("items", {}) if isinstance(part, int) else node.get("properties", {}).get(part, {})
     assert isinstance(node, dict)

@@ -416,3 +416,30 @@ def test_few_properties_leave_room_for_those_required(constraints: CallConstrain
     assert matcher.validate_tokens(tag) < len(tag), "nor is it begun"
     with pytest.raises(ModelError, match="its schema allows none"):
         constraints.matcher(text_tool(properties={"a": False}, minProperties=1))
+
+
+def test_a_model_may_cut_a_call_into_the_tokens_it_was_trained_on(constraints: CallConstraints) -> None:
+    """Also where the grammar leaves one text only: no other way to cut it is forced on a model."""
+    call = ("act", f"{NS}<word>left_click{NS}</word>")
+    ids = constraints.tokenizer.encode_markers(block(call, call))
+    assert constraints.tokenizer.id("<tool_call>") in ids
+    constraint = constraints.start(WORD, in_thinking=False)
+    for token in (*ids, constraints.tokenizer.eos_id):
+        mask = constraint.allowed()
+        assert mask is not None
+        assert mask[token], constraints.tokenizer.decode([token])
+        constraint.take(token)
+
+
+def test_a_narrower_schema_holds_calls_and_is_not_shown(constraints: CallConstraints) -> None:
+    shown = {"type": "object", "properties": {"at": {"type": "array", "items": {"type": "integer"}}}}
+    pair = {"type": "array", "items": {"type": "integer", "maximum": 1000}, "minItems": 2, "maxItems": 2}
+    tools = [ToolSpec("act", "", shown, {"type": "object", "properties": {"at": pair}})]
+
+    def given(*numbers: str) -> bool:
+        items = "".join(f"{NS}<item>{number}{NS}</item>" for number in numbers)
+        return accepts(constraints, tools, block(("act", f"{NS}<at>{items}{NS}</at>")))
+
+    assert given("344", "007")
+    assert not given("344", "832", "832")
+    assert not given("344", "1001")

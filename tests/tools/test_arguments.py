@@ -5,7 +5,16 @@ import pytest
 from pydantic import Field
 
 from pilotfish.tools.actions import ACTIONS, ComputerArgs
-from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult, find_tool, tool_schema, validate
+from pilotfish.tools.base import (
+    ToolArgs,
+    ToolContext,
+    ToolResult,
+    find_tool,
+    tool_schema,
+    tool_spec,
+    validate,
+)
+from pilotfish.tools.computer import ComputerTool
 
 
 class Computer:
@@ -178,3 +187,15 @@ def test_an_unknown_tool_lists_the_tools() -> None:
     assert isinstance(result, ToolResult)
     assert "did you mean computer" in result.text
     assert "computer, other" in result.text
+
+
+def test_points_are_held_to_the_grid_without_the_model_being_told() -> None:
+    spec = tool_spec(ComputerTool())
+    assert spec.exact is not None
+    assert spec.parameters["properties"]["coordinate"] == {
+        "type": "array",
+        "description": "[x,y], 0..1000",
+        "items": {"type": "integer"},
+    }
+    narrow = spec.exact["properties"]["coordinate"]
+    assert (narrow["minItems"], narrow["maxItems"], narrow["items"]["maximum"]) == (2, 2, 1000)
