@@ -9,6 +9,10 @@ _CLASS = re.compile(r"(?<!\\)((?:\\\\)*)\[\^?\]?((?:[^\]\\]|\\.)*)\]", re.DOTALL
 _SET = re.compile(r"(?<!\\)(?:\\\\)*\[|&&|--|~~")
 _UNKNOWN = re.compile(r"(?<!\\)(?:\\\\)*[$]|(?<!\\)\^|\(\?[=!<>]|\\[bB1-9<>]|(?<!\\)[+*?}]\+")
 
+_SHORT = re.compile(r"(?<!\\)((?:\\\\)*)\\([dDwW])")
+_ASCII = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]"}
+"""What JSON schemas mean by them (ECMA 262); other dialects would take the digits of every script."""
+
 
 def searched(pattern: str) -> str | None:
     """A terminal for texts in which a JSON schema's pattern is found; None for a pattern that needs more.
@@ -23,6 +27,7 @@ def searched(pattern: str) -> str | None:
         return None
     if _UNKNOWN.search(_CLASS.sub(r"\1[]", core)):
         return None
+    core = _SHORT.sub(lambda found: found.group(1) + _ASCII[found.group(2)], core)
     return "/" + re.sub(r"(?<!\\)/", r"\\/", f"{start}(?:{core}){end}") + "/"
 
 

@@ -104,7 +104,7 @@ def test_what_the_grammar_lets_through_fits_the_schema(
         for name, arguments in calls:
             assert name == "act"
             jsonschema.Draft202012Validator(schema).validate(arguments)
-    assert finished > 0.9 * SCHEMAS
+    assert finished > 0.8 * SCHEMAS
     assert caplog.records == []
 
 
