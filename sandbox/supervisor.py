@@ -10,7 +10,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
 
 from pilotfish.sandbox.cgroup import ControlGroup
 from pilotfish.sandbox.errors import SandboxError
@@ -25,6 +24,7 @@ from pilotfish.sandbox.spawn import spawn
 _START_S = 20.0
 _CLOSE_S = 1.5
 _SWEEP_S = 15.0
+_LOOK_S = 0.1  # between two looks whether what is to begin has ended
 _FROZEN_S = 0.25  # between two looks whether what is to end is frozen
 _FORCE_S = 5.0
 
@@ -88,14 +88,14 @@ class Supervisor:
 
     async def _until_ready(self, link: Link, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
-        ended = asyncio.ensure_future(process.wait())
-        # A half of bubblewrap may live on without the other, and hold the link open.
-        either: list[asyncio.Future[Any]] = [link.ready, ended]
-        await asyncio.wait(either, timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            link.close()
-            _kill_group(process.pid)
-        ended.cancel()
+        deadline = time.monotonic() + _START_S
+        while not link.ready.done() and time.monotonic() < deadline:
+            if process.returncode is None:
+                await asyncio.wait([link.ready], timeout=_LOOK_S)
+            else:
+                # A half of bubblewrap may live on without the other, and hold the link and its errors open.
+                link.close()
+                _kill_group(process.pid)
         if not link.ready.done():
             raise SandboxError(
                 f"the sandbox was not ready after {_START_S:.0f} s, the machine may be overloaded: try again."

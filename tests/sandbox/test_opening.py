@@ -91,20 +91,33 @@ async def _started(name: str, before: set[tuple[int, str]]) -> int:
 
 @pytest.mark.parametrize("name", ["Xvfb", "openbox"])
 async def test_a_sandbox_killed_while_its_desktop_starts_is_told_at_once(name: str) -> None:
-    before = process_tree(os.getpid())
-    opening = asyncio.ensure_future(Sandbox.start(SandboxSpec(width=320, height=240)))
-    runner = _parent(await _started(name, before))
-    os.kill(_parent(runner), signal.SIGKILL)  # PID 1
-    with pytest.raises(SandboxError, match="the sandbox has ended"):
-        async with asyncio.timeout(10):
-            await opening
+    said = "it was always ready first"
+    for _ in range(10):
+        before = process_tree(os.getpid())
+        opening = asyncio.ensure_future(Sandbox.start(SandboxSpec(width=320, height=240)))
+        runner = _parent(await _started(name, before))
+        os.kill(_parent(runner), signal.SIGKILL)  # PID 1
+        try:
+            async with asyncio.timeout(10):
+                box = await opening
+        except SandboxError as error:
+            said = str(error)
+            break
+        await box.close()  # it was ready before it was killed
+    assert said == "the sandbox has ended, open a new one."
 
 
-async def test_a_sandbox_killed_before_it_is_ready_is_told() -> None:
+@pytest.mark.parametrize("left", ["", "sleep 600 &"])
+async def test_a_sandbox_killed_before_it_is_ready_is_told(
+    left: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = short_folder / "bwrap"
+    killed.write_text(f"#!/bin/sh\n{left}\nkill -KILL $$\n")  # `left` holds on to all that it was given
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{short_folder}:{os.environ['PATH']}")
     before = process_tree(os.getpid())
-    opening = asyncio.ensure_future(Sandbox.start(SandboxSpec(desktop=False)))
-    os.kill(await _started("bwrap", before), signal.SIGKILL)
     with pytest.raises(
-        SandboxError, match=r"^the sandbox was killed by signal 9 while it started: try again"
+        SandboxError, match=r"^the sandbox was killed by signal 9 while it started: try again\.$"
     ):
-        await opening
+        await opened(SandboxSpec(desktop=False))
+    assert alive(process_tree(os.getpid()) - before) == []
