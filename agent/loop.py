@@ -55,7 +55,16 @@ from pilotfish.model.protocol import (
 )
 from pilotfish.sandbox import Sandbox, SandboxError
 from pilotfish.tasks.environment import End, Environment, Grade, StartError
-from pilotfish.tools.base import Screen, Tool, ToolContext, ToolResult, find_tool, tool_spec, validate
+from pilotfish.tools.base import (
+    Screen,
+    Tool,
+    ToolContext,
+    ToolResult,
+    exact_schema,
+    find_tool,
+    tool_schema,
+    validate,
+)
 
 T = TypeVar("T")
 LOOK_S = 0.25
@@ -280,7 +289,10 @@ class Episode:
 
     @property
     def _specs(self) -> list[ToolSpec]:
-        return [tool_spec(tool) for tool in self.tools]
+        return [
+            ToolSpec(tool.name, tool.description, tool_schema(tool), exact_schema(tool))
+            for tool in self.tools
+        ]
 
     async def _ask(self, messages: Sequence[Message]) -> Reply:
         """One answer within what is left of the budget."""

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import ErrorDetails
 
-from pilotfish.model.protocol import ToolSpec
 from pilotfish.sandbox.terminal import encodable
 from pilotfish.tools.grid import Screen
 from pilotfish.tools.words import one_of, short
@@ -28,10 +27,10 @@ __all__ = [
     "ToolArgs",
     "ToolContext",
     "ToolResult",
+    "exact_schema",
     "exactly",
     "find_tool",
     "tool_schema",
-    "tool_spec",
     "validate",
 ]
 
@@ -133,9 +132,9 @@ def tool_schema(tool: Tool[Any]) -> dict[str, Any]:
     return _schema(tool, exact=False)
 
 
-def tool_spec(tool: Tool[Any]) -> ToolSpec:
-    """A tool as the model is given it, with the narrower schema that its calls are held to."""
-    return ToolSpec(tool.name, tool.description, tool_schema(tool), _schema(tool, exact=True))
+def exact_schema(tool: Tool[Any]) -> dict[str, Any]:
+    """The narrower schema that the calls of a tool are held to."""
+    return _schema(tool, exact=True)
 
 
 def exactly(shown: dict[str, Any], **exact: Any) -> WithJsonSchema:

@@ -9,9 +9,9 @@ from pilotfish.tools.base import (
     ToolArgs,
     ToolContext,
     ToolResult,
+    exact_schema,
     find_tool,
     tool_schema,
-    tool_spec,
     validate,
 )
 from pilotfish.tools.computer import ComputerTool
@@ -190,12 +190,10 @@ def test_an_unknown_tool_lists_the_tools() -> None:
 
 
 def test_points_are_held_to_the_grid_without_the_model_being_told() -> None:
-    spec = tool_spec(ComputerTool())
-    assert spec.exact is not None
-    assert spec.parameters["properties"]["coordinate"] == {
+    assert tool_schema(ComputerTool())["properties"]["coordinate"] == {
         "type": "array",
         "description": "[x,y], 0..1000",
         "items": {"type": "integer"},
     }
-    narrow = spec.exact["properties"]["coordinate"]
+    narrow = exact_schema(ComputerTool())["properties"]["coordinate"]
     assert (narrow["minItems"], narrow["maxItems"], narrow["items"]["maximum"]) == (2, 2, 1000)
