@@ -28,9 +28,9 @@ from pilotfish.model.schemas import (
     Schema,
     TooManyAlternatives,
     Work,
+    fits,
     identity,
     ignored_words,
-    json_type,
     plain_schemas,
 )
 
@@ -216,7 +216,7 @@ class _Builder:
 
     def _choices(self, plain: Schema, schema: Any) -> list[_Form]:
         """The values an `enum` lists, those that the reader gives back as one of them."""
-        allowed = [value for value in plain["enum"] if _fits(value, plain)]
+        allowed = [value for value in plain["enum"] if fits(value, plain)]
         kept = {identity(value) for value in allowed}
         types, words = types_of(schema, self._root), dict.fromkeys(choices_of(schema, self._root))
         texts: dict[str, None] = {}
@@ -397,9 +397,3 @@ class _Builder:
             self.loose.append(f"what a map of {self._tool!r} may hold is left to the tool")
             body = '%json {"type": "object"}'
         return _Form(f'(""|{body})' if can_be_empty else body)
-
-
-def _fits(value: Any, plain: Schema) -> bool:
-    """Whether a listed value is of a type its schema names."""
-    name, named = json_type(value), plain.get("type", _TYPES)
-    return name in named or (name == "integer" and "number" in named)

@@ -60,6 +60,8 @@ def plain_schemas(schema: Any, root: Mapping[str, Any], work: Work) -> list[Sche
 def ignored_words(schema: Schema) -> list[str]:
     """The words of a plain schema that no grammar here enforces."""
     words = sorted(set(schema) - _KNOWN - _NOTES)
+    if "enum" in schema and "pattern" in schema:
+        words.append("pattern beside enum")
     if schema.get("properties"):
         words += ["additionalProperties"] * isinstance(schema.get("additionalProperties"), Mapping)
         words += ["patternProperties"] * bool(schema.get("patternProperties"))
@@ -209,6 +211,23 @@ def identity(value: Any) -> Hashable:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     return json.dumps(value, sort_keys=True)
+
+
+def fits(value: Any, plain: Schema) -> bool:
+    """Whether a listed value is of a type, and within the bounds, that its schema names."""
+    name, named = json_type(value), plain.get("type")
+    if named is not None and name not in named and not (name == "integer" and "number" in named):
+        return False
+    if name in ("integer", "number"):
+        return (
+            plain.get("minimum", value) <= value <= plain.get("maximum", value)
+            and not value <= plain.get("exclusiveMinimum", -math.inf)
+            and not value >= plain.get("exclusiveMaximum", math.inf)
+        )
+    sized = {"string": "Length", "array": "Items", "object": "Properties"}.get(name)
+    if sized is None:
+        return True
+    return plain.get(f"min{sized}", 0) <= len(value) <= plain.get(f"max{sized}", math.inf)
 
 
 def json_type(value: Any) -> str:

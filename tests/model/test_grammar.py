@@ -382,6 +382,13 @@ def test_patterns_and_bounds_at_their_edges(constraints: CallConstraints) -> Non
     assert not held(constraints, empty, "a")
     huge = {"type": "integer", "minimum": -(10**400), "maximum": 10**400}
     assert held(constraints, huge, "7")
+    for schema, listed in (
+        ({"minimum": 1, "exclusiveMaximum": 3}, [0, 1, 3]),
+        ({"exclusiveMinimum": 0, "maximum": 2}, [0, 1, 3]),
+        ({"minLength": 2, "maxLength": 3}, ["a", "ab", "abcd"]),
+    ):
+        schema["enum"] = listed
+        assert [held(constraints, schema, str(value)) for value in listed] == [False, True, False]
     two = {"type": "array", "items": {"type": "integer"}, "minItems": 2.0}
     assert not held(constraints, two, f"{NS}<item>1{NS}</item>")
     for pattern in ("[a&&b]", "a++", "[[a]]"):  # read in two ways, and so left to the tool
