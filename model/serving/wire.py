@@ -66,8 +66,11 @@ def parse(kind: type[B], body: bytes) -> B:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         param = ".".join(str(step) for step in first["loc"])
+        if first["type"] == "missing":
+            raise RequestError(f"{param} is missing; send it.", param=param) from None
         given = json.dumps(first["input"], default=str)[:80]
-        raise RequestError(f"{param} is {given}: {first['msg']}.", param=param) from None
+        what = first["msg"].replace("Input should be", "must be")
+        raise RequestError(f"{param} is {given}, but {what[0].lower()}{what[1:]}.", param=param) from None
 
 
 class Pictures:

@@ -334,7 +334,7 @@ BAD: list[tuple[Any, int, str]] = [
     (b"[" * 100_000, 400, "not valid JSON"),
     ([], 400, "one JSON object"),
     ({"messages": []}, 400, "messages"),
-    ({"messages": "hi"}, 400, "messages is"),
+    ({"messages": "hi"}, 400, 'messages is "hi", but must be a valid list'),
     ({"messages": [{"role": "robot", "content": "hi"}]}, 400, "messages.0.role"),
     ({"messages": [{"role": "assistant", "content": "hi"}]}, 400, "assistant's"),
     ({"max_tokens": 0}, 400, "max_tokens"),
@@ -364,7 +364,7 @@ def test_wrong_requests_get_the_code_and_body_of_the_protocol(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"n": 2}, "n is 2"),
+        ({"n": 2}, "n is 2, but must be 1"),
         ({"logprobs": True}, "logprobs"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
