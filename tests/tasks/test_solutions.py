@@ -57,5 +57,5 @@ async def test_a_solution_that_does_not_work_is_an_error_of_the_task() -> None:
     broken = Task.model_validate(task.model_dump() | {"solution": [step]})
     with pytest.raises(TaskError, match=r"step 1 of the solution fails: .*comand"):
         await run_solution(broken)
-    with pytest.raises(TaskError, match="click-test is of .*, which has no reference solutions"):
+    with pytest.raises(TaskError, match=r"click-test is of .*, which has no reference solutions"):
         await run_solution(miniwob_task("click-test"))
