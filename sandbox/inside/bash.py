@@ -17,16 +17,16 @@ import signal
 import termios
 import time
 
-# Below what `ulimit -n` is set to, and away from 200, which scripts lock files by: bash keeps copies of these
-# from 10 and from 64 on while a command runs.
-_TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 61, 62, 63
+# Below what `ulimit -n` is set to, away from 200, by which scripts lock files, and from 63 downwards, which
+# bash gives to coprocesses. While a command runs bash keeps copies of these, from 10 and from 43 on.
+_TERMINAL_FD, _NOWHERE_FD, _REPORT_FD = 40, 41, 42
 _LINE_BYTES = 1024  # what bash asks for when it reads commands; its `read` asks for less
 
 # A bash that ends by `exit` or `set -e` leaves to the next one what it prints about its variables, functions
 # and aliases, then a null byte, then its folder. Read-only variables fail quietly when they are read back.
 _SETUP = rb"""
 export -n PS1 PS2; set +o history +H; unset HISTFILE MAILCHECK
-__pilotfish_report() { builtin printf '\0%s\0%s\0%s\0' "$1" "$2" "$PWD" >&63; }
+__pilotfish_report() { builtin printf '\0%s\0%s\0%s\0' "$1" "$2" "$PWD" >&42; }
 __pilotfish_status() { return "$1"; }
 __pilotfish_save() {
     { set +xv; builtin declare -p; builtin declare -f; builtin alias -p; builtin printf '\0%s' "$PWD"; } \
@@ -39,8 +39,8 @@ trap __pilotfish_save EXIT
 # sent along to be put on again; the status goes with the descriptor because the trap is run before the first.
 # Nothing of this is shown, and a restricted shell may not open /dev/null for that.
 _AFTER = (
-    rb'{ \builtin trap -p DEBUG >&"$((__pilotfish_last=$?, 63))"; \builtin trap - DEBUG; '
-    rb"__pilotfish_options=$- PS0= PS1= PS2= PROMPT_COMMAND=; \builtin set +xv; } >&62 2>&62"
+    rb'{ \builtin trap -p DEBUG >&"$((__pilotfish_last=$?, 42))"; \builtin trap - DEBUG; '
+    rb"__pilotfish_options=$- PS0= PS1= PS2= PROMPT_COMMAND=; \builtin set +xv; } >&41 2>&41"
 )
 # On lines of their own, so that they are read even when the line of the command is given up. The empty one
 # ends what an open quote in the command leaves behind in bash's parser.
@@ -48,8 +48,8 @@ _REPORT = (
     rb"""
 { __pilotfish_last=${__pilotfish_last:-$?} __pilotfish_options=${__pilotfish_options:-$-};"""
     rb""" \builtin set +xv;"""
-    rb""" \builtin trap -p DEBUG >&63; \builtin trap - DEBUG;"""
-    rb""" \__pilotfish_report "$__pilotfish_last" "$__pilotfish_options"; } >&62 2>&62
+    rb""" \builtin trap -p DEBUG >&42; \builtin trap - DEBUG;"""
+    rb""" \__pilotfish_report "$__pilotfish_last" "$__pilotfish_options"; } >&41 2>&41
 """
 )
 

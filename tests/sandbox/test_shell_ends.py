@@ -83,7 +83,7 @@ async def test_a_shell_that_is_lost_is_replaced_in_its_folder(
         "set -v; true",
         "exec >/tmp/out; exec >&2",
         "exec 5</etc/hosts",
-        "exec 63>&-",
+        "exec 42>&-",
         "exec 200>/tmp/out && flock -n 200 || exit",
         "ulimit -n 64",
         "ulimit -n 64; exit",
@@ -127,6 +127,12 @@ async def test_a_wedged_shell_is_replaced_in_its_folder_long_before_its_time_lim
     assert not result.timed_out
     assert "a new one goes on in /tmp" in result.note
     assert (await shell.run("pwd")).output == "/tmp\n"
+
+
+async def test_a_coprocess_lasts(shell: Shell) -> None:
+    await shell.run("coproc cat")
+    said = await shell.run('echo said >&${COPROC[1]}; read -t 5 line <&${COPROC[0]}; echo "$line"')
+    assert said.output == "said\n"
 
 
 async def test_its_files_are_there_again_when_the_folder_for_them_was_removed(shell: Shell) -> None:
