@@ -95,7 +95,7 @@ async def run_target(
     job_for, task = _resolve(target)
     folder = log.new_run_folder(settings.record_dir)
     _keep_apart(target, folder)
-    check_start(_environment(target, task), settings, task)
+    check_start(_environment(target, task), settings, task, in_place=not target.review)
     if target.host:
         HostDesktop.check(target.monitor)
     if (weakness := shortcoming(settings, task)) is not None:
@@ -155,7 +155,7 @@ async def resume_target(
         with log.EventLog(run.folder, on_event) as events:
             events.append(log.RunEnded(status="finished"))
         return report(log.read_run(run.folder))
-    check_start(_environment(target, task), settings, task)
+    check_start(_environment(target, task), settings, task, in_place=not target.review)
     job = job_for(run.folder, None)
     model = open_model(settings)(task)
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:

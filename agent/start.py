@@ -9,14 +9,18 @@ from pilotfish.agent.events import check_writable
 from pilotfish.agent.models import check_model
 from pilotfish.agent.networking import check_hosts
 from pilotfish.agent.settings import Settings
-from pilotfish.sandbox import Network, SandboxError, SandboxSpec, try_out
+from pilotfish.sandbox import Network, SandboxError, SandboxSpec, check_workspace, try_out
 from pilotfish.tasks.environment import Environment
 from pilotfish.tasks.environments import environment_for, skip_reason
 from pilotfish.tasks.format import Task
 
 
-def check_start(environment: Environment, settings: Settings, task: Task | None) -> None:
-    """Raise what would end a run of this environment at its beginning; task: what it was made of, if any.
+def check_start(
+    environment: Environment, settings: Settings, task: Task | None, *, in_place: bool = True
+) -> None:
+    """Raise what would end a run of this environment at its beginning.
+
+    task: what it was made of, if any. in_place: whether its workspace is worked in, and not a copy.
 
     `TaskError`, `ModelError`, `LogError` or `SandboxError`, each one sentence.
     """
@@ -26,7 +30,10 @@ def check_start(environment: Environment, settings: Settings, task: Task | None)
             raise SandboxError(reason)
     check_writable(settings.record_dir)
     check_model(settings, task)
-    try_out(fitted(environment.sandbox_spec(), settings))
+    spec = fitted(environment.sandbox_spec(), settings)
+    try_out(spec)
+    if spec.workspace is not None:
+        check_workspace(spec.workspace, spec.level, in_place=in_place)
 
 
 def check_measurement(tasks: Iterable[Task], settings: Settings) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pilotfish.sandbox.shell import Shell, ShellResult
     from pilotfish.sandbox.snapshots import Restored, Snapshots
     from pilotfish.sandbox.spec import Limits, SandboxSpec
+    from pilotfish.sandbox.workspace import check_workspace
 
 _HOMES = {
     "box": ("Sandbox",),
@@ -43,6 +44,7 @@ _HOMES = {
     "records": ("Snapshot",),
     "snapshots": ("Restored", "Snapshots"),
     "spec": ("Limits", "SandboxSpec"),
+    "workspace": ("check_workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -75,6 +77,7 @@ __all__ = [
     "Snapshot",
     "Snapshots",
     "check",
+    "check_workspace",
     "go",
     "page_element",
     "read_page",

@@ -40,6 +40,9 @@ def without(program: str, folder: Path) -> dict[str, str]:
         (["web/sign-in"], {"PILOTFISH_CHROMIUM": "/no/browser"}, "PILOTFISH_CHROMIUM is '/no/browser'"),
         (["--instruction", "x"], {"without": "bwrap"}, "bwrap is missing"),
         (["--instruction", "x", "--host"], {"DISPLAY": ""}, "DISPLAY is not set"),
+        (["--instruction", "x", "--workspace", "/sys"], {}, "'/sys' holds the kernel's files"),
+        (["--instruction", "x", "--workspace", "/proc/self", "--review"], {}, "holds the kernel's files"),
+        (["--instruction", "x", "--workspace", "closed"], {}, "cannot be written; change that"),
     ],
 )
 def test_what_cannot_begin_is_told_before_a_model_is_loaded(
@@ -47,6 +50,7 @@ def test_what_cannot_begin_is_told_before_a_model_is_loaded(
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "half").mkdir()
+    (tmp_path / "closed").mkdir(mode=0o555)
     import pilotfish.model
 
     shutil.copy(Path(pilotfish.model.__path__[0]) / "nano" / "config.json", tmp_path / "half")
