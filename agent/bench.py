@@ -14,7 +14,7 @@ from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome, Watching
-from pilotfish.agent.models import model_name, open_model
+from pilotfish.agent.models import model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run import closing_record, policy_of
@@ -85,14 +85,25 @@ def _task(plan: Plan, name: str) -> Task:
 
 
 async def run_bench(
-    plan: Plan, settings: Settings, *, folder: Path | None = None, progress: Progress | None = None
+    plan: Plan,
+    settings: Settings,
+    *,
+    folder: Path | None = None,
+    progress: Progress | None = None,
+    warn: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:
     """Play a plan and return its report; `folder` names an unfinished run of the same plan to go on with.
+
+    warn: told what a person should know beforehand.
 
     Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
     """
     resumed = folder is not None
-    check_measurement((_task(plan, name) for name in plan.tasks), settings)
+    tasks = [_task(plan, name) for name in plan.tasks]
+    check_measurement(tasks, settings)
+    weaknesses = (shortcoming(settings, task, among_others=True) for task in tasks)
+    if (weakness := next(filter(None, weaknesses), None)) is not None:
+        warn(weakness)
     folder = folder or log.new_run_folder(settings.record_dir)
     told: Progress = progress or (lambda place, line: None)
     # From here on a signal is heeded in order, which it cannot be while the model is loaded.
@@ -111,7 +122,7 @@ async def run_bench(
                         continue
                     model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
                     outcome = await _play(player, slot, model)
-                    told(place, _line(slot, outcome))
+                    told(place, _line(slot, outcome, RANDOM if slot.baseline else model_name(settings)))
                     if stop.is_set():
                         break
     return report(log.read_run(folder))
@@ -163,8 +174,7 @@ async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
     return outcome
 
 
-def _line(slot: Slot, outcome: Outcome) -> str:
-    who = RANDOM if slot.baseline else "model"
+def _line(slot: Slot, outcome: Outcome, who: str) -> str:
     verdict = "passed" if outcome.grade.passed else f"failed ({outcome.end})"
     if outcome.end == "stopped":
         verdict = "stopped"

@@ -56,7 +56,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         row = {"task": name.removeprefix(f"{SUITE}/"), **_row(mine)}
         if plan.baseline:
             theirs = [group for key, group in groups.items() if key[0] == name and key[2]]
-            row["baseline_success"] = _row(theirs)["success"]
+            row["baseline_success"] = _row(theirs)["success"] if theirs else None
         rows.append(row)
     result = {
         "suite": plan.suite,
@@ -66,13 +66,14 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "network": started.network,
         "limits": plan.limits,
         "tasks": rows,
-        "mean_success": _mean([row["success"] for row in rows]),
+        "mean_success": _mean([row["success"] for row in rows]) if rows else None,
         "run": started.run,
         "folder": str(run.folder),
         "complete": run.ended is not None and run.ended.status == "finished",
     }
     if plan.baseline:
-        result["baseline_mean_success"] = _mean([row["baseline_success"] for row in rows])
+        known = [row["baseline_success"] for row in rows if row["baseline_success"] is not None]
+        result["baseline_mean_success"] = _mean(known) if known else None
     return result
 
 
@@ -114,6 +115,10 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
+def _share(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}%}"
+
+
 def table(result: dict[str, Any]) -> str:
     """The report as a table of plain text."""
     baseline = "baseline_mean_success" in result
@@ -129,9 +134,9 @@ def table(result: dict[str, Any]) -> str:
             f"{row['seconds_per_step_p50']:.2f}",
             f"{row['seconds_per_step_p95']:.2f}",
         ]
-        rows.append(cells + ([f"{row['baseline_success']:.0%}"] if baseline else []))
-    mean = ["mean", "", f"{result['mean_success']:.1%}", "", "", "", ""]
-    rows.append(mean + ([f"{result['baseline_mean_success']:.1%}"] if baseline else []))
+        rows.append(cells + ([_share(row["baseline_success"], 0)] if baseline else []))
+    mean = ["mean", "", _share(result["mean_success"], 1), "", "", "", ""]
+    rows.append(mean + ([_share(result["baseline_mean_success"], 1)] if baseline else []))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -139,6 +144,8 @@ def table(result: dict[str, Any]) -> str:
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * max(map(len, lines)))
     lines.insert(-1, lines[1])
+    if not result["tasks"]:
+        lines.append("Nothing was measured: no episode came to its end.")
     if note := sandbox_note(result["sandbox_level"], result["network"]):
         lines.append(note)
     return "\n".join(lines)

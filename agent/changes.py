@@ -31,9 +31,7 @@ class Changes:
         self.workspace = run.folder / WORKSPACE if self._reviewed or not named else Path(str(named))
         self._store = run.folder / SNAPSHOTS
         if not self._store.is_dir():
-            raise SandboxError(
-                f"the run {run.started.run} has no snapshots: no call of it could have written."
-            )
+            raise SandboxError(self._why_none())
         self._kept = Snapshots(self.workspace, self._store)
 
     def all(self) -> list[Snapshot]:
@@ -124,9 +122,20 @@ class Changes:
     def _first(self) -> str:
         found = self._kept.all()
         if not found:
-            gone = f"the run {self._run.started.run} has no snapshots (any more)."
-            raise SandboxError(next(iter(self.damaged()), gone))
+            raise SandboxError(next(iter(self.damaged()), self._why_none()))
         return found[0].id
+
+    def _why_none(self) -> str:
+        """A sentence on a run without snapshots, from what its log says of them."""
+        none = f"the run {self._run.started.run} has no snapshots"
+        taken = [event for event in self._run.events if isinstance(event, log.SnapshotTaken)]
+        if any(event.snapshot for event in taken) or (self._reviewed and self._store.is_dir()):
+            return f"{none} any more: they were removed."
+        if taken:
+            return f"{none}: {taken[0].note.partition(': ')[2] or 'none could be taken.'}"
+        if not self._run.episodes():
+            return f"{none}: it ended before it had begun."
+        return f"{none}: no call of it could have written to a folder that is kept."
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:

@@ -95,6 +95,8 @@ def _main() -> int:
         return app(prog_name="pilotfish", standalone_mode=False) or 0
     except (Interrupted, KeyboardInterrupt, asyncio.CancelledError):
         _say_as_json("The command was interrupted.")
+        with contextlib.suppress(OSError):
+            print("pilotfish: The command was interrupted.", file=sys.stderr, flush=True)
         return exit_status()
     except BrokenPipeError:
         # Whoever read our output has gone; nothing more can be said there.

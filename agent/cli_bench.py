@@ -17,6 +17,7 @@ from pilotfish.agent.cli_options import (
     Temperature,
     names_in,
     settings_of,
+    warn,
 )
 from pilotfish.agent.cli_output import Json, print_result
 from pilotfish.agent.stopping import exit_status
@@ -33,7 +34,7 @@ def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -
     from pilotfish.agent.bench_report import table
 
     progress = terminal_progress(sum(1 for _ in slots(plan)))
-    result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress))
+    result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress, warn=warn))
     print(file=sys.stderr)
     lines = [table(result), f"log   {result['folder']}"]
     if not result["complete"]:

@@ -123,5 +123,7 @@ def _record_dir(folder: Path) -> Piece:
     try:
         check_writable(folder)
     except LogError as error:
-        return Piece("run folder", False, str(error), "choose another one with --record-dir")
+        return Piece(
+            "run folder", False, str(error).removesuffix("."), "or choose another one with --record-dir"
+        )
     return Piece("run folder", True, str(folder.absolute()))

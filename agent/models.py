@@ -37,13 +37,17 @@ def check_model(settings: Settings, task: Task | None) -> None:
         check_folder(settings.model)
 
 
-def shortcoming(settings: Settings, task: Task | None) -> str | None:
-    """Why the model that ships is of little use here, as a sentence; None if it may do, or is not used."""
+def shortcoming(settings: Settings, task: Task | None, *, among_others: bool = False) -> str | None:
+    """Why the model that ships is of little use here, as a sentence; None if it may do, or is not used.
+
+    among_others: whether the task is one of many.
+    """
     if settings.model != "nano" or (task is not None and "computer" in task.tools):
         return None
+    what = f"tasks such as {task.name}" if task is not None and among_others else "this"
     return (
-        "The model nano knows only small pages like those of MiniWoB++ and will hardly do this; give --model "
-        "the folder of a checkpoint that can."
+        f"The model nano knows only small pages like those of MiniWoB++ and will hardly do {what}; give "
+        "--model the folder of a checkpoint that can."
     )
 
 
@@ -65,8 +69,15 @@ def open_model(settings: Settings) -> ModelFor:
 
 
 def _check_spelling(settings: Settings) -> None:
-    if difflib.get_close_matches(settings.model, ["solution"]) and not Path(settings.model).exists():
-        raise ModelError(f"there is no model {settings.model!r}; the nearest is 'solution'.")
+    if settings.model == "nano" or Path(settings.model).exists():
+        return
+    near = difflib.get_close_matches(settings.model, ["nano", "solution"], n=1)
+    mend = (
+        f"the nearest is {near[0]!r}"
+        if near
+        else f"give nano, a checkpoint's folder, {SERVED}URL#NAME or solution"
+    )
+    raise ModelError(f"there is no model {settings.model!r}; {mend}.")
 
 
 def _solution(task: Task | None) -> Model:

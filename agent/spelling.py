@@ -80,5 +80,7 @@ def unknown_variables(settings: Collection[str]) -> Iterator[str]:
     known = [*(f"{PREFIX}{name}".upper() for name in settings), *OTHER_VARIABLES]
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            near = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-            yield f"{name} is no setting and was ignored; the nearest is {near}."
+            whole = name.upper().removeprefix(PREFIX)
+            found = difflib.get_close_matches(whole, [one.removeprefix(PREFIX) for one in known], n=1)
+            nearest = "".join(f"; the nearest is {PREFIX}{near}" for near in found)
+            yield f"{name} is no setting and was ignored{nearest}."

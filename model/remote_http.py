@@ -283,9 +283,12 @@ class Server:
             place = response.headers.get("location", "nowhere")
             return ModelError(f"{self} redirects to {place}; give that address, as a key is not sent on.")
         if status in (401, 403):
-            key = "the key" if self._key is not None else "a request without a key"
+            key, mend = "the key", "check"
+            if self._key is None:
+                key, mend = "a request without a key", "set"
             return ModelError(
-                f"{self} refuses {key} (status {status}: {said.text}); see server.key_variable."
+                f"{self} refuses {key} (status {status}: {said.text}); {mend} OPENAI_API_KEY (sent only "
+                "over https or to this machine), or the variable that server.key_variable names."
             )
         if status == 404:
             return ModelError(

@@ -231,7 +231,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Attack the sandbox, inside and, for comparison, outside.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pilotfish.sandbox.attacks",
+        description="Attack the sandbox, inside and, for comparison, outside.",
+    )
     parser.add_argument("--level", type=int, choices=ATTACKED, help="only this level")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()

@@ -184,7 +184,9 @@ def soak(sandboxes: int, kills: int, level: Level, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Read the command line, soak, and compare."""
-    parser = argparse.ArgumentParser(description="Look for what stays behind of many sandboxes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pilotfish.sandbox.soak", description="Look for what stays behind of many sandboxes."
+    )
     parser.add_argument("--sandboxes", type=int, default=300, help="how many to open and close in a row")
     parser.add_argument("--kills", type=int, default=50, help="how many owners to kill at random moments")
     parser.add_argument("--level", type=int, default=3, choices=(3, 2, 0))

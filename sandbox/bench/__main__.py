@@ -41,7 +41,9 @@ def main() -> None:
         "pages": lambda: pages(max(options.pages, 10)),
         "desktops": desktops,
     }
-    parser = argparse.ArgumentParser(description="Measure what a sandbox costs on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pilotfish.sandbox.bench", description="Measure what a sandbox costs on this machine."
+    )
     parser.add_argument("--only", help=f"some of {', '.join(groups)}, with commas between them")
     parser.add_argument("--pages", type=int, default=100, help="how many pages to load in one browser")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

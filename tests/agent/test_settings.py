@@ -64,3 +64,6 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest(monkeypatch: pyt
     monkeypatch.setenv("PILOTFISH_MODLE", "nano")
     (told,) = unknown_variables(Settings.model_fields)
     assert told == "PILOTFISH_MODLE is no setting and was ignored; the nearest is PILOTFISH_MODEL."
+    monkeypatch.delenv("PILOTFISH_MODLE")
+    monkeypatch.setenv("PILOTFISH_X", "1")
+    assert list(unknown_variables(Settings.model_fields)) == ["PILOTFISH_X is no setting and was ignored."]

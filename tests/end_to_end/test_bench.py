@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -39,8 +39,8 @@ def suite(tmp_path: Path) -> Path:
 async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     settings = Settings(model="solution", record_dir=tmp_path / "runs")
     plan = plan_tasks([str(suite)], episodes=2)
-    told: list[int] = []
-    result = await run_bench(plan, settings, progress=lambda place, line: told.append(place))
+    told: list[tuple[int, str]] = []
+    result = await run_bench(plan, settings, progress=lambda *place_and_line: told.append(place_and_line))
     assert result == json.loads(json.dumps(result))
     assert (result["model"], result["attention"], result["limits"]) == ("solution", "sparse", "untimed")
     bad, good = result["tasks"]
@@ -51,7 +51,17 @@ async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     assert good["steps"] == 1.0
     assert 0 < good["seconds_per_step_p50"] <= good["seconds_per_step_p95"]
     assert result["complete"] is True
-    assert told == [1, 2, 3, 4]
+    assert [place for place, _ in told] == [1, 2, 3, 4]
+    assert told[-1][1].startswith("suite/good seed 1 solution: passed")
+
+
+async def test_nano_is_warned_of_once(tmp_path: Path, suite: Path) -> None:
+    settings = Settings(model="nano", record_dir=tmp_path / "runs", max_steps=1, max_seconds=0.5)
+    told: list[str] = []
+    result = await run_bench(plan_tasks([str(suite)], episodes=1), settings, warn=told.append)
+    assert result["complete"]
+    (warning,) = told
+    assert "will hardly do tasks such as suite/bad; give --model" in warning
 
 
 async def test_a_measurement_goes_on_where_it_broke_off(tmp_path: Path, suite: Path) -> None:
@@ -144,6 +154,10 @@ def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
         False,
         0.25,
     )
+    nothing = report(replace(log.read_run(tmp_path), events=log.read_run(tmp_path).events[:2]))
+    assert (nothing["mean_success"], nothing["baseline_mean_success"]) == (None, None)
+    assert "Nothing was measured" in table(nothing)
+    assert "%" not in table(nothing).replace("95 %", "")
     text = table(result)
     assert "click-test" in text
     assert "random clicks" in text

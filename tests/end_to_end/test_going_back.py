@@ -170,7 +170,7 @@ async def test_each_writing_call_can_be_gone_back_on(project: Path, tmp_path: Pa
 
     assert len(as_json("snapshots", run.folder, "--remove", 1)["snapshots"]) == 5
     assert as_json("snapshots", run.folder, "--remove", "all")["snapshots"] == []
-    assert "has no snapshots" in as_json("diff", run.folder)["error"]
+    assert "has no snapshots any more" in as_json("diff", run.folder)["error"]
 
 
 async def test_review_leaves_the_folder_alone_until_it_is_applied(project: Path, tmp_path: Path) -> None:
@@ -210,6 +210,7 @@ async def test_a_run_goes_on_when_nothing_can_be_kept(
     taken = [event for event in run.events if isinstance(event, log.SnapshotTaken)]
     assert len(taken) == 1, "said once"
     assert taken[0].note.startswith("Steps from here on cannot be gone back on: snapshots cannot be kept in")
+    assert "has no snapshots: snapshots cannot be kept in" in as_json("restore", run.folder)["error"]
     assert (project / "c.txt").exists()
 
 
@@ -227,6 +228,11 @@ async def test_what_has_nothing_to_go_back_to_says_so(project: Path, tmp_path: P
     for command in ("diff", "restore", "snapshots", "apply"):
         done = as_json(command, run.folder)
         assert (done["status"], "has no snapshots" in done["error"]) == (1, True)
+        assert "no call of it could have written" in done["error"]
+    with log.EventLog(tmp_path / "t") as events:
+        options = {"target": {"workspace": str(project)}}
+        events.append(log.RunStarted(run="t", pilotfish="0", command="run", model="nano", options=options))
+    assert "has no snapshots: it ended before it had begun" in as_json("restore", tmp_path / "t")["error"]
     run = await play(Target(instruction="Work.", workspace=str(project)), tmp_path / "s", SCRIPT)
     assert "start a run with --review" in as_json("apply", run.folder)["error"]
     assert "there is no snapshot '9', there are 1 to 3" in as_json("restore", run.folder, 9)["error"]

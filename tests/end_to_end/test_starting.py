@@ -31,7 +31,7 @@ def without(program: str, folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("arguments", "environment", "says"),
     [
-        (["web/sign-in", "--model", "no/such/model"], {}, "there is no model 'no/such/model'"),
+        (["web/sign-in", "--model", "no/such/model"], {}, "there is no model 'no/such/model'; give nano, a"),
         (["web/sign-in", "--model", "half"], {}, "half holds no tokenizer.json"),
         (["web/sign-in", "--record-dir", "file/runs"], {}, "Cannot write file/runs (Not a directory)"),
         (["web/sign-in", "--sandbox-level", "2"], {}, "There is no display with --sandbox-level 2"),
@@ -115,6 +115,7 @@ def test_a_signal_at_the_beginning_ends_it_and_leaves_nothing(
     assert "Traceback" not in errors
     found = json.loads(out)
     if moment is loads_torch and "error" in found:
+        assert errors.splitlines()[-1] == "pilotfish: The command was interrupted."
         assert not (tmp_path / "runs").exists()
         return
     assert (found["end"], found["graded"]) == ("stopped", False)

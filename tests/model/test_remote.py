@@ -382,7 +382,7 @@ async def test_the_end_may_lack_its_marks() -> None:
         (reply(200, "<html>Welcome</html>", "text/html"), "text/html instead of a chat completion"),
         (reply(200, "\x00\x01", "image/png"), "image/png"),
         (error(400, "too many images"), "too many images"),
-        (error(401, "bad key secret-key"), "refuses the key (status 401: bad key ***)"),
+        (error(401, "bad key secret-key"), "refuses the key (status 401: bad key ***); check OPENAI_API_KEY"),
         (error(404, "no such model"), "model's name, 'm'"),
         (reply(302, "", Location="http://elsewhere.example/v1"), "redirects to http://elsewhere.example"),
         (reply(429, '{"error": {"message": "no", "code": "insufficient_quota"}}'), "nothing left"),
@@ -620,6 +620,12 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("http_proxy", "nonsense://127.0.0.1")
         with pytest.raises(ModelError, match="proxy of the environment cannot be used"):
             await play(RemoteModel("http://model.invalid/v1", "m"))
+
+
+async def test_a_missing_key_is_told_with_its_variable() -> None:
+    refused = pytest.raises(ModelError, match=r"refuses a request without a key .*; set OPENAI_API_KEY")
+    with ScriptedServer([error(401, "who are you")]) as server, refused:
+        await play(RemoteModel(server.url, "m"))
 
 
 async def test_models_are_listed() -> None:
