@@ -14,7 +14,7 @@ from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome, Watching
-from pilotfish.agent.models import model_name, open_model, shortcoming
+from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run import closing_record, policy_of
@@ -142,7 +142,7 @@ def _open(
             pilotfish=__version__,
             command="bench",
             model=model_name(settings),
-            attention=settings.attention,
+            attention=attention_of(settings),
             sandbox_level=settings.sandbox_level,
             on_host=settings.sandbox_level == 0,
             network=list(settings.network),
@@ -197,7 +197,7 @@ def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
             found = (plan_of(first), first.model, first.attention) if first.command == "bench" else None
         except log.LogError:
             continue
-        if found == (plan, model_name(settings), settings.attention):
+        if found == (plan, model_name(settings), attention_of(settings)):
             return folder if run.ended is None or run.ended.status != "finished" else None
     return None
 

@@ -61,7 +61,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
     result = {
         "suite": plan.suite,
         "model": started.model,
-        "attention": started.attention,
+        "attention": started.attention or None,
         "sandbox_level": started.sandbox_level,
         "network": started.network,
         "limits": plan.limits,

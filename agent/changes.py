@@ -138,6 +138,20 @@ class Changes:
         return f"{none}: no call of it could have written to a folder that is kept."
 
 
+def ways_back(run: log.RunLog) -> list[str]:
+    """The commands that go on from what a run did to a folder of the user's; none if it did nothing."""
+    target = log.option_of(run.started, "target")
+    if not target.get("workspace"):
+        return []
+    try:
+        if not Changes(run).diff(None, None).changes:
+            return []
+    except SandboxError:
+        return []
+    what = ("Bring it over with:", "apply") if target.get("review") else ("Undo it with:", "restore")
+    return [f"See its work with: pilotfish diff {run.folder}", f"{what[0]} pilotfish {what[1]} {run.folder}"]
+
+
 def diff_data(diff: Diff) -> dict[str, Any]:
     """A diff as `--json` prints it."""
 

@@ -43,6 +43,11 @@ def _finish_run(result: dict[str, Any], as_json: bool) -> None:
     lines.append(f"See it with: pilotfish replay {result['folder']}")
     if result["end"] == "stopped" and not result["host_desktop"]:
         lines.append(f"Go on with:  pilotfish resume {result['folder']}")
+    if not as_json:
+        from pilotfish.agent.changes import ways_back
+        from pilotfish.agent.events import read_run
+
+        lines += ways_back(read_run(Path(result["folder"])))
     print_result(result, as_json, lines)
     if result["end"] == "stopped":
         raise typer.Exit(exit_status())

@@ -141,6 +141,11 @@ def _key(settings: Settings, url: str) -> str | None:
     return os.environ.get(KEY_VARIABLE) if here or parts.scheme == "https" else None
 
 
+def attention_of(settings: Settings) -> str:
+    """How the model attends to what it read; '' for one that does not run in this process."""
+    return "" if settings.model == "solution" or settings.model.startswith(SERVED) else settings.attention
+
+
 def model_name(settings: Settings) -> str:
     """What reports call the model: `nano`, `solution`, a server's name for it, or that of the checkpoint's
     folder.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
-from pilotfish.agent.models import model_name, open_model, shortcoming
+from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing, unknown_call
@@ -116,7 +116,7 @@ async def run_target(
                 pilotfish=__version__,
                 command="demo" if command == "demo" else "run",
                 model=model_name(settings),
-                attention=settings.attention,
+                attention=attention_of(settings),
                 sandbox_level=settings.sandbox_level,
                 on_host=settings.sandbox_level == 0 or host is not None,
                 network=list(settings.network),
@@ -285,7 +285,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "folder": str(run.folder),
         "task": starts[-1].task if starts else "",
         "model": started.model,
-        "attention": started.attention,
+        "attention": started.attention or None,
         "sandbox_level": started.sandbox_level,
         "network": started.network,
         "host_desktop": started.host_desktop,

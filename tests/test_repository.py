@@ -172,7 +172,7 @@ def test_wheel_holds_every_file_of_the_rooms(tmp_path: Path) -> None:
         packed = {name for name in archive.namelist() if name.startswith("pilotfish/")}
         licences = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
         entry = next(name for name in archive.namelist() if name.endswith("entry_points.txt"))
-        assert b"pilotfish = pilotfish.agent.cli:main" in archive.read(entry)
+        assert b"pilotfish = pilotfish.agent.entry:main" in archive.read(entry)
     rooms = {f"pilotfish/{path.as_posix()}" for path in _tracked() if path.parts[0] in ROOMS}
     assert packed == rooms | {"pilotfish/__init__.py", "pilotfish/py.typed"}
     assert licences

@@ -20,7 +20,7 @@ import pytest
 
 from pilotfish.agent import cli
 from pilotfish.agent import events as log
-from pilotfish.agent.changes import diff_lines, restored_lines
+from pilotfish.agent.changes import diff_lines, restored_lines, ways_back
 from pilotfish.agent.keeping import may_write
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
@@ -179,6 +179,7 @@ async def test_review_leaves_the_folder_alone_until_it_is_applied(project: Path,
     assert sorted(path.name for path in project.iterdir()) == ["a.py", "b.py"]
     assert (project / "a.py").read_text() == "one\ntwo\n"
     assert {one["path"] for one in as_json("diff", run.folder)["changes"]} >= {"a.py", "b.py", "c.txt"}
+    assert ways_back(run)[-1] == f"Bring it over with: pilotfish apply {run.folder}"
 
     (project / "a.py").write_text("mine\n")
     (project / "own.txt").write_text("mine")
@@ -229,12 +230,17 @@ async def test_what_has_nothing_to_go_back_to_says_so(project: Path, tmp_path: P
         done = as_json(command, run.folder)
         assert (done["status"], "has no snapshots" in done["error"]) == (1, True)
         assert "no call of it could have written" in done["error"]
+    assert ways_back(run) == []
     with log.EventLog(tmp_path / "t") as events:
         options = {"target": {"workspace": str(project)}}
         events.append(log.RunStarted(run="t", pilotfish="0", command="run", model="nano", options=options))
     assert "has no snapshots: it ended before it had begun" in as_json("restore", tmp_path / "t")["error"]
     run = await play(Target(instruction="Work.", workspace=str(project)), tmp_path / "s", SCRIPT)
     assert "start a run with --review" in as_json("apply", run.folder)["error"]
+    assert ways_back(run) == [
+        f"See its work with: pilotfish diff {run.folder}",
+        f"Undo it with: pilotfish restore {run.folder}",
+    ]
     assert "there is no snapshot '9', there are 1 to 3" in as_json("restore", run.folder, 9)["error"]
 
 

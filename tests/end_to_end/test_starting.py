@@ -126,6 +126,19 @@ def test_a_signal_at_the_beginning_ends_it_and_leaves_nothing(
     assert subprocess.run(["pgrep", "-s", str(process.pid)]).returncode == 1
 
 
+def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "pilotfish.agent.entry", "demo"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if " typer." in line)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = [line for line in errors.splitlines() if not line.startswith("import time:")]
+    assert said == ["pilotfish: The command was interrupted."]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_nano_is_warned_of_and_what_has_no_grader_is_not_graded(tmp_path: Path) -> None:
     flags = ["--instruction", "Mend the test.", "--max-seconds", "0.5", "--json"]
     environment = os.environ | {"PILOTFISH_MAX_STEP": "3"}
