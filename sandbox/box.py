@@ -23,7 +23,7 @@ from pilotfish.sandbox.browser_look import (
     CHROMIUM_POLICY_PLACES,
 )
 from pilotfish.sandbox.bwrap import FONTS_FILE, Mounts
-from pilotfish.sandbox.cgroup import ControlGroup
+from pilotfish.sandbox.cgroup import ControlGroup, folders_of
 from pilotfish.sandbox.cgroup import make as make_group
 from pilotfish.sandbox.differences import Diff
 from pilotfish.sandbox.display import INNER_OPENBOX_CONFIG, OPENBOX_CONFIG, Display, start_display
@@ -312,12 +312,13 @@ class Sandbox:
             made |= {INNER_OPENBOX_CONFIG: OPENBOX_CONFIG, CHROMIUM_FLAGS_PLACE: CHROMIUM_FLAGS}
             with contextlib.suppress(SandboxUnavailable):  # said when a page is opened
                 driver, chromium = find_driver(), find_chromium()
+        name = f"pilotfish-{self.id}"
+        self._folder.note_groups(folders_of(name))  # first, for we may be killed at any moment
         self._group = make_group(
-            f"pilotfish-{self.id}", self.spec.limits.processes + _OWN_PROCESSES, self.spec.limits.memory_bytes
+            name, self.spec.limits.processes + _OWN_PROCESSES, self.spec.limits.memory_bytes
         )
         self._bounds = Bounds(self.spec.limits, self.spec.level, self.places, self._group)
         groups = self._group.folders if self._group else ()
-        self._folder.note_groups(groups)
         if self.spec.network.allow:
             user = user_for(self.id) if is_real_root() else None
             self._gateway = await Gateway.start(

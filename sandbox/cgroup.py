@@ -21,6 +21,7 @@ from pilotfish.sandbox.inside.processes import send_signal
 
 _NEEDED = ("memory", "pids")
 _REMOVE_SECONDS = 2.0
+_TRIAL = "pilotfish-trial-"
 CLOSED = "control group: "
 """What the standard error of `ControlGroup.entering` begins with when the group cannot be entered."""
 _ENTER = f"""
@@ -87,6 +88,12 @@ class ControlGroup:
                     time.sleep(0.005)
 
 
+def folders_of(name: str) -> tuple[Path, ...]:
+    """The folders that `make` would make, known before they are there; none where it can make none."""
+    place = working_place()
+    return () if place is None else tuple(parent / name for parent in place[1])
+
+
 def make(name: str, processes: int, memory_bytes: int) -> ControlGroup | None:
     """A new group with these limits; None where this process cannot make one that works."""
     place = working_place()
@@ -99,13 +106,23 @@ def working_place() -> tuple[int, tuple[Path, ...]] | None:
     own = _own_groups(Path("/proc/self/cgroup").read_text())
     mounts = _mounts(Path("/proc/self/mountinfo").read_text())
     for version, parents in _places(own, mounts):
-        group = _made(version, parents, f"pilotfish-trial-{os.getpid()}", 8, 64 << 20)
+        _remove_old_trials(parents)
+        group = _made(version, parents, f"{_TRIAL}{os.getpid()}", 8, 64 << 20)
         if group is not None:
             tried = subprocess.run(group.entering(["/bin/true"]), stderr=subprocess.DEVNULL)
             group.remove()
             if tried.returncode == 0:
                 return version, parents
     return None
+
+
+def _remove_old_trials(parents: Sequence[Path]) -> None:
+    """Remove the trial groups of processes that were killed meanwhile."""
+    for parent in parents:
+        for folder in parent.glob(f"{_TRIAL}*"):
+            if not Path("/proc", folder.name.removeprefix(_TRIAL)).exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
 
 def _made(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.sandbox import Limits, Sandbox, SandboxSpec, cgroup
-from pilotfish.sandbox.hostdir import remove_groups_of
+from pilotfish.sandbox.hostdir import base_folder, remove_groups_of
 from pilotfish.sandbox.levels import Level
 
 pytestmark = pytest.mark.timeout(60)
@@ -109,3 +109,33 @@ def test_where_version_1_is(tmp_path: Path) -> None:
         f"39 31 0:36 / {tmp_path}/pids rw - cgroup cgroup rw,pids\n"
     )
     assert list(cgroup._places(own, mounts)) == [(1, (tmp_path / "memory/a", tmp_path / "pids"))]
+
+
+@needs_group
+def test_the_trial_group_of_a_process_that_was_killed_goes_with_the_next_trial() -> None:
+    place = cgroup.working_place()
+    assert place is not None
+    left = [parent / "pilotfish-trial-4194305" for parent in place[1]]  # above any process id there is
+    for folder in left:
+        folder.mkdir()
+    assert cgroup.working_place.__wrapped__() == place
+    assert not any(folder.exists() for folder in left)
+
+
+@needs_group
+async def test_a_group_is_noted_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is killed between the two must not leave a group that nobody knows of."""
+    noted: list[str] = []
+
+    def make(name: str, processes: int, memory_bytes: int) -> cgroup.ControlGroup | None:
+        notes = base_folder() / name.removeprefix("pilotfish-") / "groups"
+        noted.extend(notes.read_text().splitlines())
+        assert not any(Path(line).exists() for line in noted)
+        return cgroup.make(name, processes, memory_bytes)
+
+    monkeypatch.setattr("pilotfish.sandbox.box.make_group", make)
+    async with Sandbox.open(SandboxSpec(desktop=False)) as box:
+        assert noted
+        assert all(Path(line).is_dir() for line in noted)
+        assert box._group is not None
+        assert noted == [str(folder) for folder in box._group.folders]
