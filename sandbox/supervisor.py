@@ -60,6 +60,7 @@ class Supervisor:
             command = launch(theirs.fileno(), status_write)
             self._process = process = await spawn(
                 *(group.entering(command.argv) if group else command.argv),
+                keep=self._keep,
                 pass_fds=[theirs.fileno(), status_write, *command.fds],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -85,6 +86,9 @@ class Supervisor:
             os.close(status_read)
             if status_write >= 0:
                 os.close(status_write)
+
+    def _keep(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
 
     async def _until_ready(self, link: Link, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
