@@ -228,7 +228,7 @@ def _result(block: _ToolResult, where: str, pictures: Pictures) -> tuple[Part, .
     return ("error: ", *parts) if block.is_error else parts
 
 
-async def answer(name: str, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
+async def answer(asked: Request, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
     """A whole answer as the body of a response."""
     blocks: list[dict[str, Any]] = []
     end = EndChunk("end")
@@ -243,17 +243,17 @@ async def answer(name: str, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
                 blocks.append(_empty(kind))
             blocks[-1][kind] += chunk.text
     called = any(block["type"] == "tool_use" for block in blocks)
-    return {**_head(name), "content": blocks, **_stop(end, called), "usage": _usage(end.usage)}
+    return {**_head(asked.model), "content": blocks, **_stop(end, called), "usage": _usage(end.usage)}
 
 
-async def stream(name: str, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
+async def stream(asked: Request, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
     """An answer as server-sent events."""
 
     def say(kind: str, **data: Any) -> bytes:
         return event({"type": kind, **data}, kind)
 
     start = {
-        **_head(name),
+        **_head(asked.model),
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,

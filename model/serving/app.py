@@ -122,24 +122,20 @@ class Service:
             )
 
     async def _complete(self, http: Http) -> Response:
-        request = await asyncio.to_thread(openai_api.request, await self._body(http))
-        self._check(request)
-        chunks = self._chunks(request, http)
-        if not request.stream:
-            async with contextlib.aclosing(chunks):
-                return _Json(await openai_api.answer(self.model.name, chunks))
-        first = await _begun(chunks)
-        return _events(openai_api, openai_api.stream(self.model.name, first, request.usage_in_stream), chunks)
+        return await self._ask(openai_api, http)
 
     async def _message(self, http: Http) -> Response:
-        request = await asyncio.to_thread(anthropic_api.request, await self._body(http))
+        return await self._ask(anthropic_api, http)
+
+    async def _ask(self, api: ModuleType, http: Http) -> Response:
+        """Put a request of one interface to the model; the answer comes whole or as events."""
+        request = await asyncio.to_thread(api.request, await self._body(http))
         self._check(request)
         chunks = self._chunks(request, http)
         if not request.stream:
             async with contextlib.aclosing(chunks):
-                return _Json(await anthropic_api.answer(self.model.name, chunks))
-        first = await _begun(chunks)
-        return _events(anthropic_api, anthropic_api.stream(self.model.name, first), chunks)
+                return _Json(await api.answer(request, chunks))
+        return _events(api, api.stream(request, await _begun(chunks)), chunks)
 
     async def _count(self, http: Http) -> Response:
         request = await asyncio.to_thread(anthropic_api.count_request, await self._body(http))

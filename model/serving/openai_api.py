@@ -246,7 +246,7 @@ def _text(message: _Message, where: str) -> str:
     return "".join(part for part in parts if isinstance(part, str))
 
 
-async def answer(name: str, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
+async def answer(asked: Request, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
     """A whole answer as the body of a response."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: list[dict[str, Any]] = []
@@ -263,12 +263,12 @@ async def answer(name: str, chunks: AsyncIterator[Chunk]) -> dict[str, Any]:
     if calls:
         message["tool_calls"] = calls
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(end, bool(calls))}
-    return {**_head(name, "chat.completion"), "choices": [choice], "usage": _usage(end.usage)}
+    return {**_head(asked.model, "chat.completion"), "choices": [choice], "usage": _usage(end.usage)}
 
 
-async def stream(name: str, chunks: AsyncIterator[Chunk], with_usage: bool) -> AsyncIterator[bytes]:
+async def stream(asked: Request, chunks: AsyncIterator[Chunk]) -> AsyncIterator[bytes]:
     """An answer as server-sent events."""
-    head = _head(name, "chat.completion.chunk")
+    head, with_usage = _head(asked.model, "chat.completion.chunk"), asked.usage_in_stream
     if with_usage:
         head["usage"] = None
 

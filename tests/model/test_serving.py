@@ -8,7 +8,7 @@ import io
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +41,6 @@ TOKEN = "a-token-for-tests-0123456789"
 END = EndChunk("end", Usage(input_tokens=12, cached_tokens=5, output_tokens=7))
 CLICK = CallChunk(ToolCall("x", "click", {"x": 3, "where": "größe"}))
 TOOL = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-Play = Callable[[Sequence[Message], Sequence[ToolSpec], asyncio.Event, Limits], AsyncIterator[Chunk]]
 
 
 class Stage:
