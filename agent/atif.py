@@ -48,9 +48,9 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
         },
         "steps": steps,
         "final_metrics": {
-            "total_prompt_tokens": sum(usage.input_tokens for usage in usages),
+            "total_prompt_tokens": sum(usage.input_tokens or 0 for usage in usages),
             "total_completion_tokens": sum(usage.output_tokens for usage in usages),
-            "total_cached_tokens": sum(usage.cached_tokens for usage in usages),
+            "total_cached_tokens": sum(usage.cached_tokens or 0 for usage in usages),
             "total_steps": len(steps),
         },
         "extra": {

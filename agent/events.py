@@ -82,16 +82,20 @@ class ClipData(BaseModel):
 
 
 class UsageData(BaseModel):
-    """Tokens and seconds of one answer."""
+    """What one answer cost, as `pilotfish.model.protocol.Usage` describes it; None is unknown."""
 
     model_config = ConfigDict(frozen=True)
 
-    input_tokens: int = 0
-    cached_tokens: int = 0
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
     output_tokens: int = 0
-    vision_s: float = 0.0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
+    queue_s: float | None = None
+    vision_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    cache_bytes: int | None = None
+    device: str | None = None
+    sequences: int | None = None
     retries: int = 0
 
 

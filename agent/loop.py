@@ -48,6 +48,7 @@ from pilotfish.model.protocol import (
     Message,
     Model,
     ModelError,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -139,6 +140,8 @@ class Episode:
     """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
     keeps_snapshots: bool = False
     """Whether the workspace is kept before each call that may write to it."""
+    on_progress: Callable[[ProgressChunk], None] | None = None
+    """Told how far the model has computed a prompt, which is in no log."""
     _screen: Screen | None = None
     _recorder: Recorder | None = None
     _answer: str = ""
@@ -326,6 +329,8 @@ class Episode:
                     thinking.append(chunk.text)
                 case CallChunk():
                     calls.append(chunk.call)
+                case ProgressChunk() if self.on_progress is not None:
+                    self.on_progress(chunk)
                 case EndChunk():
                     end = chunk
         reasoning = "".join(thinking) or None

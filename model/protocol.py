@@ -106,18 +106,43 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one answer cost. Tokens and wall seconds; `cached_tokens` were not computed again.
+    """What one answer cost, as far as its model knows; None is unknown, and 0 is none.
 
+    input_tokens, cached_tokens: of the prompt, and of these the ones that were not computed again.
+    output_tokens: written, thinking and calls included; estimated for a server that does not count.
+    queue_s: wall seconds until the model turned to it.
+    vision_s, prefill_s: wall seconds of encoding pictures and of computing the rest of the prompt; of a
+        server, `prefill_s` is all the time until its answer began.
+    decode_s: wall seconds of writing.
+    cache_bytes: memory that the caches of the conversation hold when the answer ends.
+    device: what computed it.
+    sequences: the most conversations that the model computed at once meanwhile, this one included.
     retries: how often a server was asked again before it began to answer.
     """
 
-    input_tokens: int = 0
-    cached_tokens: int = 0
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
     output_tokens: int = 0
-    vision_s: float = 0.0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
+    queue_s: float | None = None
+    vision_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    cache_bytes: int | None = None
+    device: str | None = None
+    sequences: int | None = None
     retries: int = 0
+
+
+@dataclass(frozen=True)
+class ProgressChunk:
+    """How far a prompt is computed, sent before the answer and again whenever more of it is.
+
+    done, total: tokens of the prompt that are in the cache, those found there included, and all of them;
+        done grows up to total, which does not change. Whoever has no use for it passes over it.
+    """
+
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -156,7 +181,7 @@ class EndChunk:
     stop_string: str | None = None
 
 
-Chunk = ThinkingChunk | TextChunk | CallChunk | EndChunk
+Chunk = ProgressChunk | ThinkingChunk | TextChunk | CallChunk | EndChunk
 
 
 class ModelError(Exception):

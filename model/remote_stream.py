@@ -223,8 +223,8 @@ class AnswerReader:
         ended_s = time.perf_counter()
         began_s = ended_s if self._began_s is None else self._began_s
         return Usage(
-            input_tokens=_count(self._usage.get("prompt_tokens")) or 0,
-            cached_tokens=_count(cached) or 0,
+            input_tokens=_count(self._usage.get("prompt_tokens")),
+            cached_tokens=_count(cached),
             output_tokens=-(-self._written // BYTES_PER_TOKEN) if written is None else written,
             prefill_s=began_s - self._made_s,
             decode_s=ended_s - began_s,

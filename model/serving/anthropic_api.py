@@ -18,6 +18,7 @@ from pilotfish.model.protocol import (
     Limits,
     Message,
     Part,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -237,7 +238,7 @@ async def answer(asked: Request, chunks: AsyncIterator[Chunk]) -> dict[str, Any]
             end = chunk
         elif isinstance(chunk, CallChunk):
             blocks.append(_tool_use(chunk.call))
-        else:
+        elif isinstance(chunk, TextChunk | ThinkingChunk):
             kind = "text" if isinstance(chunk, TextChunk) else "thinking"
             if not blocks or blocks[-1]["type"] != kind:
                 blocks.append(_empty(kind))
@@ -262,6 +263,9 @@ async def stream(asked: Request, chunks: AsyncIterator[Chunk]) -> AsyncIterator[
     yield say("message_start", message=start)
     index, kind, called = -1, "", False
     async for chunk in chunks:
+        if isinstance(chunk, ProgressChunk):
+            yield ping()
+            continue
         wanted = {TextChunk: "text", ThinkingChunk: "thinking", CallChunk: "call"}.get(type(chunk), "")
         if index >= 0 and kind and (wanted != kind or wanted == "call"):
             yield say("content_block_stop", index=index)
@@ -282,6 +286,11 @@ async def stream(asked: Request, chunks: AsyncIterator[Chunk]) -> AsyncIterator[
         else:
             yield say("message_delta", delta=_stop(chunk, called), usage=_usage(chunk.usage))
     yield say("message_stop")
+
+
+def ping() -> bytes:
+    """What keeps a stream alive while nothing of the answer is there."""
+    return event({"type": "ping"}, "ping")
 
 
 def error(failed: RequestError) -> dict[str, Any]:
@@ -318,8 +327,8 @@ def _stop(end: EndChunk, called: bool) -> dict[str, Any]:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     return {
-        "input_tokens": usage.input_tokens - usage.cached_tokens,
+        "input_tokens": (usage.input_tokens or 0) - (usage.cached_tokens or 0),
         "output_tokens": usage.output_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_read_input_tokens": usage.cached_tokens or 0,
     }

@@ -25,6 +25,7 @@ from pilotfish.model.serving.wire import Request, RequestError
 MAX_BODY = 64 * 1024**2
 MAX_WAITING = 32
 PING_S = 10.0
+"""Seconds without a word after which a stream says that it is alive."""
 
 
 class _Json(JSONResponse):
@@ -175,11 +176,21 @@ async def _stop_when_gone(http: Http, stop: asyncio.Event) -> None:
 
 
 async def _begun(chunks: AsyncGenerator[Chunk]) -> AsyncIterator[Chunk]:
-    """The same chunks, once the first one is there: what is refused before it is refused with a status."""
-    first = await anext(chunks)
+    """The same chunks, once the first one is there: what is refused before it is refused with a status.
+
+    One that lets itself be waited for too long comes later, so that the stream can begin.
+    """
+    first = asyncio.ensure_future(anext(chunks))
+    try:
+        await asyncio.wait([first], timeout=PING_S)
+    except asyncio.CancelledError:
+        first.cancel()
+        raise
+    if first.done():
+        first.result()
 
     async def all_of_them() -> AsyncIterator[Chunk]:
-        yield first
+        yield await first
         async for chunk in chunks:
             yield chunk
 
@@ -194,7 +205,7 @@ def _events(api: ModuleType, events: AsyncIterator[bytes], chunks: AsyncGenerato
                 waiting = waiting or asyncio.ensure_future(_next(events))
                 done, _ = await asyncio.wait([waiting], timeout=PING_S)
                 if not done:
-                    yield b": waiting\n\n"
+                    yield api.ping()
                     continue
                 said, waiting = waiting.result(), None
                 if not said:

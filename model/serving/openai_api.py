@@ -20,6 +20,7 @@ from pilotfish.model.protocol import (
     Limits,
     Message,
     Part,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -258,7 +259,7 @@ async def answer(asked: Request, chunks: AsyncIterator[Chunk]) -> dict[str, Any]
             message["reasoning_content"] = message.get("reasoning_content", "") + chunk.text
         elif isinstance(chunk, CallChunk):
             calls.append(_call(chunk.call))
-        else:
+        elif isinstance(chunk, EndChunk):
             end = chunk
     if calls:
         message["tool_calls"] = calls
@@ -288,11 +289,18 @@ async def stream(asked: Request, chunks: AsyncIterator[Chunk]) -> AsyncIterator[
             for piece in _call_pieces(chunk.call, calls):
                 yield delta({"tool_calls": [piece]})
             calls += 1
+        elif isinstance(chunk, ProgressChunk):
+            yield ping()
         else:
             yield delta({}, _reason(chunk, calls > 0))
             if with_usage:
                 yield event({**head, "choices": [], "usage": _usage(chunk.usage)})
     yield b"data: [DONE]\n\n"
+
+
+def ping() -> bytes:
+    """What keeps a stream alive while nothing of the answer is there: a comment, which clients pass over."""
+    return b": ping\n\n"
 
 
 def error(failed: RequestError) -> dict[str, Any]:
@@ -334,8 +342,8 @@ def _reason(end: EndChunk, called: bool) -> str:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     return {
-        "prompt_tokens": usage.input_tokens,
+        "prompt_tokens": usage.input_tokens or 0,
         "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "total_tokens": (usage.input_tokens or 0) + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
     }

@@ -106,6 +106,22 @@ def test_a_field_of_the_future_is_no_obstacle(tmp_path: Path) -> None:
     assert read_run(tmp_path).events == [record]
 
 
+def test_a_log_of_before_usage_was_counted_whole_is_read(tmp_path: Path) -> None:
+    old = (
+        '{"v": 1, "n": 1, "t": 1.0, "type": "answered", "step": 1, "text": "", "calls": [{"id": "a", "name": '
+        '"shell", "arguments": {}}], "end": "end", "usage": {"input_tokens": 9, "cached_tokens": 4, '
+        '"output_tokens": 2, "vision_s": 0.0, "prefill_s": 0.5, "decode_s": 0.1, "retries": 0}, "kept": true}'
+    )
+    (tmp_path / EVENTS).write_text(old + "\n")
+    run = read_run(tmp_path)
+    (event,) = run.events
+    assert not run.warnings
+    assert isinstance(event, Answered)
+    usage = event.usage
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.prefill_s) == (9, 4, 2, 0.5)
+    assert (usage.queue_s, usage.cache_bytes, usage.device, usage.sequences) == (None,) * 4
+
+
 def test_one_writer(tmp_path: Path) -> None:
     with EventLog(tmp_path), pytest.raises(LogError, match="another process"):
         EventLog(tmp_path)

@@ -23,6 +23,7 @@ from pilotfish.model.protocol import (
     Limits,
     Message,
     ModelError,
+    ProgressChunk,
     TextChunk,
     ToolCall,
     ToolSpec,
@@ -229,6 +230,20 @@ async def test_a_denied_call_does_not_run(shell_task: Task, open_episode: Open, 
         assert "denied" in str(told(episode)[0].parts[0])
         assert not any(episode.box.workspace.iterdir())
     assert not any(isinstance(event, Intended) for event in read_run(tmp_path / "run").events)
+
+
+async def test_how_far_a_prompt_is_computed_is_told_and_not_logged(
+    shell_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    progress = [ProgressChunk(0, 40), ProgressChunk(40, 40)]
+    model = ScriptedModel([[*progress, TextChunk("There is nothing to do.")]])
+    told: list[ProgressChunk] = []
+    async with open_episode(shell_task, model, on_progress=told.append) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, told) == ("answered", progress)
+    (answered,) = (e for e in read_run(tmp_path / "run").events if isinstance(e, Answered))
+    assert answered.text == "There is nothing to do."
+    assert answered.usage.input_tokens is None, "a script knows nothing of a prompt"
 
 
 class Broken:

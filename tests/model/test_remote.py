@@ -81,8 +81,14 @@ async def test_the_limits_are_passed_on() -> None:
 
 async def test_a_server_that_does_not_count_is_estimated() -> None:
     with ScriptedServer([answer("x" * 40)]) as server:
-        assert end_of(await play(server)).usage.output_tokens == 10
-        assert "authorization" not in server.asked[0].headers
+        usage = end_of(await play(server)).usage
+    assert usage.output_tokens == 10
+    unknown = (usage.input_tokens, usage.cached_tokens, usage.queue_s, usage.vision_s, usage.cache_bytes)
+    assert unknown == (None,) * 5
+    assert (usage.device, usage.sequences) == (None, None)
+    assert usage.prefill_s is not None
+    assert usage.decode_s is not None
+    assert "authorization" not in server.asked[0].headers
 
 
 def frames(seed: int) -> Clip:

@@ -111,7 +111,7 @@ def test_nonsense_is_trouble_and_nothing_worse(pieces: list[Any], rubbish: bytes
         assert isinstance(chunk.call.arguments, dict)
         assert chunk.call.name
     usage = reader.usage()
-    assert min(usage.input_tokens, usage.cached_tokens, usage.output_tokens) >= 0
+    assert min(usage.input_tokens or 0, usage.cached_tokens or 0, usage.output_tokens) >= 0
 
 
 @pytest.mark.parametrize(

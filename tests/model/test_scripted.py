@@ -15,6 +15,7 @@ from pilotfish.model.protocol import (
     Message,
     Model,
     ModelError,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -64,6 +65,12 @@ async def test_chunks_are_played_and_may_hold_their_own_end() -> None:
     assert await play([[TextChunk("Hi"), end]]) == [TextChunk("Hi"), end]
     assert (await play([[TextChunk("Hi")]]))[-1] == EndChunk("end", Usage(output_tokens=1))
     assert await play([""]) == [EndChunk("end")]
+
+
+async def test_how_far_a_prompt_is_costs_nothing() -> None:
+    script = [[ProgressChunk(0, 9), ProgressChunk(9, 9), TextChunk("Hi")]]
+    said = await play(script, Limits(max_tokens=1))
+    assert said == [*script[0], EndChunk("end", Usage(output_tokens=1))]
 
 
 async def test_answers_follow_one_another_and_end_in_an_error() -> None:

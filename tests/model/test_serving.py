@@ -29,6 +29,7 @@ from pilotfish.model.protocol import (
     Limits,
     Message,
     ModelError,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -181,6 +182,40 @@ def test_openai_streams(gpt: openai.OpenAI, stage: Stage) -> None:
     assert len({call.id for call in choice.message.tool_calls}) == 2
     assert done.usage is not None
     assert done.usage.prompt_tokens == 12
+
+
+def raw_stream(address: str, path: str, body: dict[str, Any]) -> str:
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    return httpx2.post(f"{address}{path}", json={**body, "stream": True}, headers=headers, timeout=30).text
+
+
+def test_a_prompt_being_computed_keeps_streams_alive(
+    gpt: openai.OpenAI, claude: anthropic.Anthropic, stage: Stage, address: str
+) -> None:
+    progress = (ProgressChunk(0, 30), ProgressChunk(10, 30), ProgressChunk(30, 30))
+    stage.chunks = (*progress, TextChunk("Hello"), TextChunk(" there"), CLICK, END)
+    with gpt.chat.completions.stream(model="stage", messages=HELLO, tools=OPENAI_TOOLS) as stream:
+        (choice,) = stream.get_final_completion().choices
+    assert (choice.message.content, choice.finish_reason) == ("Hello there", "tool_calls")
+    with claude.messages.stream(model="stage", max_tokens=50, messages=HELLO, tools=CLAUDE_TOOLS) as stream:
+        done = stream.get_final_message()
+    assert [block.type for block in done.content] == ["text", "tool_use"]
+    assert gpt.chat.completions.create(model="stage", messages=HELLO).choices[0].message.content
+    assert claude.messages.create(model="stage", max_tokens=50, messages=HELLO).content
+    body = {"model": "stage", "messages": HELLO, "max_tokens": 50}
+    assert raw_stream(address, "/v1/messages", body).count('event: ping\ndata: {"type": "ping"}\n\n') == 3
+    assert raw_stream(address, "/v1/chat/completions", body).count(": ping\n\n") == 3
+
+
+def test_what_a_model_does_not_know_is_nothing_to_clients(
+    gpt: openai.OpenAI, claude: anthropic.Anthropic, stage: Stage
+) -> None:
+    stage.chunks = (TextChunk("Hello"), EndChunk("end", Usage(output_tokens=1)))
+    done = gpt.chat.completions.create(model="stage", messages=HELLO)
+    assert done.usage is not None
+    assert (done.usage.prompt_tokens, done.usage.total_tokens) == (0, 1)
+    said = claude.messages.create(model="stage", max_tokens=50, messages=HELLO)
+    assert (said.usage.input_tokens, said.usage.output_tokens) == (0, 1)
 
 
 def test_openai_conversation_with_calls_results_and_pictures(gpt: openai.OpenAI, stage: Stage) -> None:
