@@ -89,6 +89,15 @@ class Reply:
         """The assistant turn of this reply."""
         return Message("assistant", (self.text,) if self.text else (), self.reasoning, self.calls)
 
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What kept it from being whole, one sentence each."""
+        if self.end.reason == "end" or self.end.faults:
+            return self.end.faults
+        tokens, seconds = self.end.usage.output_tokens, self.seconds
+        after = f"{tokens} tokens" if self.end.reason == "length" else f"{seconds:.1f} s"
+        return (f"the reply was cut off after {after}, so it is no answer; be brief",)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -175,13 +184,13 @@ class Episode:
     async def decide(self) -> Reply:
         """Ask the model until it makes a call. A reply without one never joins the conversation.
 
-        Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing at all.
+        Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing whole.
         """
         nudge: tuple[Message, ...] = ()
         for last_try in (*(False,) * RESAMPLES, True):
             reply = await self._ask((*self.conversation.messages, *nudge))
-            faults = reply.end.faults
-            # Text around a call that cannot be read is no answer.
+            faults = reply.faults
+            # Text around a call that cannot be read is no answer, nor is text that a limit cut off.
             is_answer = bool(reply.text.strip()) and not faults and (last_try or self._screen is None)
             kept = bool(reply.calls) or is_answer
             self._record_reply(reply, kept=kept)
@@ -195,6 +204,7 @@ class Episode:
                 told = no_call(faults)
                 nudge = (Message("user", (told,)),)
                 self.events.append(log.Told(step=self._step, text=told))
+        self.budget.check()  # a reply that the episode's own limit cut off is not the model's fault
         why = f"; what was wrong with the last: {faults[-1]}" if faults else " and said nothing"
         raise FormatLimit(f"The model made no call in {RESAMPLES + 1} replies{why}.")
 

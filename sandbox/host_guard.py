@@ -30,6 +30,7 @@ from Xlib.ext import xinput
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.host_banner import Banner
 from pilotfish.sandbox.host_traces import GUARD_SELECTION, Traces
+from pilotfish.sandbox.modifiers import ModifierEvents
 from pilotfish.sandbox.monitors import Monitor, pick_monitor, read_monitors
 
 HOT_KEY = "Ctrl+Alt+Escape"
@@ -75,6 +76,8 @@ class Guard:
         stopped = False
         while True:
             wait_s = _LOOK_S if self._in_corner_since is None else CORNER_S / 4
+            if self._display.pending_events():  # read already, together with a reply
+                wait_s = 0.0
             ready, _, _ = select.select([self._display.fileno(), sys.stdin], [], [], wait_s)
             if sys.stdin in ready and not os.read(0, 4096):
                 return
@@ -121,6 +124,7 @@ class Guard:
         # menu does. python-xlib's own method asks for 2.0.
         opcode = self._display.display.get_extension_major(xinput.extname)
         xinput.XIQueryVersion(display=self._display.display, opcode=opcode, major_version=2, minor_version=2)
+        self._modifiers = ModifierEvents(self._display)
         mask = xinput.RawMotionMask | xinput.RawKeyPressMask
         self._root.xinput_select_events([(xinput.AllMasterDevices, mask)])
         self._find_devices()
@@ -164,6 +168,7 @@ class Guard:
         why = None
         while self._display.pending_events():
             event = self._display.next_event()
+            self._modifiers.follow(event)
             if event.type == X.VisibilityNotify and event.state != X.VisibilityUnobscured:
                 if self._banner is not None:
                     self._banner.keep_above()
@@ -179,10 +184,10 @@ class Guard:
 
     def _raw(self, kind: int, data: bytes) -> str | None:
         _, _, detail, source = _RAW.unpack_from(data)
-        pointer = self._root.query_pointer()
         if kind == xinput.RawKeyPress:
-            held = pointer.mask & _HOT_MODIFIERS == _HOT_MODIFIERS
+            held = self._modifiers.mask & _HOT_MODIFIERS == _HOT_MODIFIERS
             return f"The user pressed {HOT_KEY}." if held and detail == self._escape else None
+        pointer = self._root.query_pointer()
         at = pointer.root_x, pointer.root_y
         if self._banner is not None:
             self._banner.pointer_at(*at)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from pilotfish.agent.prompt import DEVELOPER, NO_CALL, NOT_EXECUTED
 from pilotfish.model.protocol import (
     Chunk,
     Clip,
+    EndChunk,
     Limits,
     Message,
     ModelError,
@@ -27,6 +30,7 @@ from pilotfish.model.protocol import (
     TextChunk,
     ToolCall,
     ToolSpec,
+    Usage,
 )
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Limits as TaskLimits
@@ -187,6 +191,35 @@ async def test_what_was_wrong_with_the_last_call_ends_it(shell_task: Task, open_
         "The model made no call in 3 replies; what was wrong with the last: "
         "the answer ended inside a tool call, which was not executed."
     )
+
+
+@pytest.mark.parametrize("kind", ["shell", "web"])
+@pytest.mark.parametrize("reason", ["length", "time"])
+async def test_an_answer_that_was_cut_off_is_none(
+    request: pytest.FixtureRequest, open_episode: Open, tmp_path: Path, kind: str, reason: Any
+) -> None:
+    task = request.getfixturevalue(f"{kind}_task")
+    cut: list[Chunk] = [TextChunk("I have written"), EndChunk(reason, Usage(output_tokens=3))]
+    async with open_episode(task, ScriptedModel([cut] * 3)) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.answer) == ("format_limit", "")
+    assert "made no call in 3 replies" in outcome.reason
+    events = read_run(tmp_path / "run").events
+    assert not any(event.kept for event in events if isinstance(event, Answered))
+    after = "3 tokens" if reason == "length" else r"\d+\.\d s"
+    said = [event.text for event in events if isinstance(event, Told)]
+    assert re.match(f"The reply was cut off after {after}, so it is no answer; be brief.", said[0])
+
+
+async def test_an_answer_cut_off_by_the_limit_of_the_episode_ends_it(
+    shell_task: Task, open_episode: Open
+) -> None:
+    """Here in the last of the replies that are sampled again."""
+    limits = TaskLimits(steps=5, seconds=60, tokens=6)
+    model = ScriptedModel([turn(text="one two three")] * 3)
+    async with open_episode(shell_task, model, limits=limits, sampling=Limits(max_tokens=2)) as episode:
+        outcome = await episode.run()
+    assert (outcome.end, outcome.answer) == ("token_limit", "")
 
 
 @pytest.mark.parametrize(("text", "end"), [("I am stuck.", "answered"), ("", "format_limit")])

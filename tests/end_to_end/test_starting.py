@@ -140,8 +140,8 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
 
 
 def test_nano_is_warned_of_and_what_has_no_grader_is_not_graded(tmp_path: Path) -> None:
-    flags = ["--instruction", "Mend the test.", "--max-seconds", "0.5", "--json"]
-    environment = os.environ | {"PILOTFISH_MAX_STEP": "3"}
+    flags = ["--instruction", "Mend the test.", "--json"]
+    environment = os.environ | {"PILOTFISH_MAX_STEP": "3", "PILOTFISH_MAX_TOKENS": "1"}
     done = subprocess.run(
         [*PILOTFISH, "run", *flags],
         cwd=tmp_path,
@@ -152,6 +152,7 @@ def test_nano_is_warned_of_and_what_has_no_grader_is_not_graded(tmp_path: Path) 
     )
     assert done.returncode == 1
     result = json.loads(done.stdout)
+    assert result["end"] == "token_limit"
     assert (result["graded"], result["passed"], result["score"]) == (False, None, None)
     assert "not graded" in done.stderr
     assert done.stderr.count("nano knows only small pages") == 1

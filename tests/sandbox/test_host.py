@@ -298,7 +298,30 @@ async def test_other_keys_do_not_stop(desktop: Any) -> None:
         for keys in (["Escape"], ["Control_L", "Escape"], ["Control_L", "Alt_L", "a"]):
             desktop.hand_presses(*keys)
             desktop.hand_releases(*keys)
-        assert not await told.within(0.3)
+        assert not await told.within(0.3), told.why
+
+
+async def test_a_guard_that_is_late_judges_what_was_held_then(desktop: Any) -> None:
+    window = desktop.cover()
+    try:
+        async with guarded() as (host, told):
+            assert host._guard is not None
+            os.kill(host._guard.pid, signal.SIGSTOP)
+            desktop.hand_presses("Escape")
+            desktop.hand_releases("Escape")
+            desktop.hand_presses("Control_L", "Alt_L")
+            os.kill(host._guard.pid, signal.SIGCONT)
+            assert not await told.within(0.3), told.why
+            desktop.hand_releases("Control_L", "Alt_L")
+            window.window.grab_keyboard(True, X.GrabModeAsync, X.GrabModeAsync, X.CurrentTime)
+            window.display.sync()
+            os.kill(host._guard.pid, signal.SIGSTOP)
+            desktop.hand_presses("Control_L", "Alt_L", "Escape")
+            desktop.hand_releases("Control_L", "Alt_L", "Escape")
+            os.kill(host._guard.pid, signal.SIGCONT)
+            assert await told.within(5)
+    finally:
+        window.close()
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (999, 899), (1000, 0), (2999, 50), (2000, 849)])
