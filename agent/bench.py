@@ -18,6 +18,7 @@ from pilotfish.agent.models import attention_of, model_name, open_model, shortco
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run import closing_record, policy_of
+from pilotfish.agent.run_folder import new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import steps
@@ -104,7 +105,7 @@ async def run_bench(
     weaknesses = (shortcoming(settings, task, among_others=True) for task in tasks)
     if (weakness := next(filter(None, weaknesses), None)) is not None:
         warn(weakness)
-    folder = folder or log.new_run_folder(settings.record_dir)
+    folder = folder or new_run_folder(settings.record_dir)
     told: Progress = progress or (lambda place, line: None)
     # From here on a signal is heeded in order, which it cannot be while the model is loaded.
     model_for = open_model(settings)

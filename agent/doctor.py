@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pilotfish.agent.events import LogError, check_writable
+from pilotfish.agent.events import LogError
 from pilotfish.agent.models import SERVED, served_model
+from pilotfish.agent.run_folder import check_writable
 from pilotfish.agent.settings import Settings
 from pilotfish.sandbox import Piece, check
 

@@ -16,7 +16,7 @@ from pilotfish.agent.models import attention_of, model_name, open_model, shortco
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.resume import standing, unknown_call
-from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
+from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
@@ -93,7 +93,7 @@ async def run_target(
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
     job_for, task = _resolve(target)
-    folder = log.new_run_folder(settings.record_dir)
+    folder = new_run_folder(settings.record_dir)
     _keep_apart(target, folder)
     check_start(_environment(target, task), settings, task, in_place=not target.review)
     if target.host:

@@ -1,8 +1,11 @@
-"""The folder of a run: what lies in it beside the log, and which one a person means."""
+"""The folder of a run: where a new one lies, what is in it beside the log, and which one a person means."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
+import time
 from pathlib import Path
 
 SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
@@ -28,3 +31,22 @@ def find_run(named: Path) -> Path:
         looked += f" and none in {runs / named}"
     mend = f"`ls {runs}` lists the runs there are" if runs.is_dir() else f"no runs are in {runs} yet"
     raise LogError(f"There is no run '{named}' (no {EVENTS} {looked}); {mend}.")
+
+
+def new_run_folder(record_dir: Path) -> Path:
+    """A folder for a new run below `record_dir`, named by the time and a random tail; it is not created
+    yet.
+    """
+    return record_dir / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `LogError` unless files can be written in a folder, or in the nearest above it that there is."""
+    from pilotfish.agent.events.errors import LogError, cannot
+
+    home = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            pass
+    except OSError as error:
+        raise LogError(cannot("write", folder, error)) from error

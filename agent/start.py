@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from pilotfish.agent.events import check_writable
 from pilotfish.agent.models import check_model
 from pilotfish.agent.networking import check_hosts
+from pilotfish.agent.run_folder import check_writable
 from pilotfish.agent.settings import Settings
 from pilotfish.sandbox import Network, SandboxError, SandboxSpec, check_workspace, try_out
 from pilotfish.tasks.environment import Environment

@@ -26,9 +26,9 @@ from pilotfish.agent.events import (
     RunEnded,
     RunStarted,
     Told,
-    new_run_folder,
     read_run,
 )
+from pilotfish.agent.run_folder import new_run_folder
 
 
 def started(folder: Path) -> RunStarted:

@@ -1,0 +1,238 @@
+"""What a log's lines say, one class for each type of record."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pilotfish.agent.safetext import all_encodable
+
+VERSION = 1
+
+
+class Record(BaseModel):
+    """What every record carries. Added fields need defaults, so that older logs stay readable."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: int = VERSION
+    n: int = 0
+    """Ordinal in the log, from 1, unique over all resumes."""
+    t: float = 0.0
+    """Unix time in seconds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hold_text_only(cls, data: Any) -> Any:
+        return all_encodable(data)
+
+
+class CallData(BaseModel):
+    """A tool call as the model made it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hold_text_only(cls, data: Any) -> Any:
+        return all_encodable(data)
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class ClipData(BaseModel):
+    """A clip: names of four frames in the frame store, their times in seconds, and how the screen was."""
+
+    model_config = ConfigDict(frozen=True)
+
+    frames: tuple[str, str, str, str]
+    times_s: tuple[float, float, float, float]
+    settled: bool
+    word: Literal["settled", "unchanged", "unsettled"]
+
+
+class UsageData(BaseModel):
+    """What one answer cost, as `pilotfish.model.protocol.Usage` describes it; None is unknown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int = 0
+    queue_s: float | None = None
+    vision_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    cache_bytes: int | None = None
+    device: str | None = None
+    sequences: int | None = None
+    retries: int = 0
+
+
+class AttemptData(BaseModel):
+    """A connection that a program in the sandbox asked for, as `pilotfish.sandbox.Attempt` describes it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int
+    began: float = 0.0
+    method: str = ""
+    host: str = ""
+    port: int = 0
+    verdict: Literal["allowed", "refused", "failed"]
+    why: str = ""
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+    over: bool = True
+
+
+class RunStarted(Record):
+    type: Literal["run_started"] = "run_started"
+    run: str
+    pilotfish: str
+    command: Literal["run", "bench", "demo"]
+    model: str
+    attention: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What `resume` needs to go on: the command's own arguments."""
+    sandbox_level: int = 3
+    """What stood around the sandbox, as in docs/sandbox.md."""
+    on_host: bool = False
+    """Whether the run was allowed to act outside of a sandbox."""
+    network: list[str] = Field(default_factory=list)
+    """The hosts that programs in the sandbox might reach."""
+    host_desktop: str = ""
+    """The warning of a run whose computer tool acts on the user's own desktop, with the monitor."""
+    host_stop: str = ""
+    """How such a run is stopped in an emergency."""
+
+
+class Resumed(Record):
+    """A new process took the run over. `unknown_call` had been started and its outcome was never written."""
+
+    type: Literal["resumed"] = "resumed"
+    unknown_call: CallData | None = None
+    note: str = ""
+
+
+class EpisodeStarted(Record):
+    type: Literal["episode_started"] = "episode_started"
+    episode: int
+    task: str
+    seed: int | None = None
+    model: str = ""
+    """Who plays; a bench run has a baseline beside the model."""
+    instruction: str
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    screen: tuple[int, int] | None = None
+    clip: ClipData | None = None
+
+
+class Answered(Record):
+    """What the model said. `kept` is False for a reply that was sampled again and never joined the
+    conversation.
+    """
+
+    type: Literal["answered"] = "answered"
+    step: int
+    text: str = ""
+    reasoning: str | None = None
+    calls: list[CallData] = Field(default_factory=list)
+    end: str = "end"
+    usage: UsageData = Field(default_factory=UsageData)
+    seconds: float = 0.0
+    kept: bool = True
+
+
+class Intended(Record):
+    """A call that is about to run."""
+
+    type: Literal["intended"] = "intended"
+    step: int
+    call: CallData
+
+
+class Resulted(Record):
+    """What became of a call and what the model was told: `text`, the observation word and the clip."""
+
+    type: Literal["resulted"] = "resulted"
+    step: int
+    call_id: str
+    ok: bool
+    text: str
+    end: str | None = None
+    executed: bool = True
+    clip: ClipData | None = None
+    image: str | None = None
+    seconds: float = 0.0
+
+
+class SnapshotTaken(Record):
+    """The workspace was kept before a call that may write. `snapshot` is '' when that failed: `note` says
+    why.
+    """
+
+    type: Literal["snapshot_taken"] = "snapshot_taken"
+    step: int
+    snapshot: str = ""
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Told(Record):
+    """A sentence from the loop to the model, such as a nudge to make a call."""
+
+    type: Literal["told"] = "told"
+    step: int
+    text: str
+
+
+class Networked(Record):
+    """What programs in the sandbox tried of the network. An allowed attempt is told at its beginning and
+    again when it is `over`; note: a sentence about the proxy itself.
+    """
+
+    type: Literal["networked"] = "networked"
+    attempts: list[AttemptData] = Field(default_factory=list)
+    note: str = ""
+
+
+class EpisodeEnded(Record):
+    type: Literal["episode_ended"] = "episode_ended"
+    episode: int
+    end: str
+    """done, infeasible, answered, finished (the task ended by itself), or the name of a limit or an error."""
+    answer: str = ""
+    score: float = 0.0
+    passed: bool | None = False
+    """None when nothing was graded; `score` means nothing then."""
+    reason: str = ""
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class RunEnded(Record):
+    type: Literal["run_ended"] = "run_ended"
+    status: Literal["finished", "interrupted", "failed"]
+    reason: str = ""
+
+
+Event = (
+    RunStarted
+    | Resumed
+    | EpisodeStarted
+    | Answered
+    | SnapshotTaken
+    | Intended
+    | Resulted
+    | Told
+    | Networked
+    | EpisodeEnded
+    | RunEnded
+)

@@ -1,0 +1,83 @@
+"""Writing a run's log: one process, under a lock, each record on disk before anything depends on it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pilotfish.agent.events.errors import LogError, cannot
+from pilotfish.agent.events.frames import FRAMES, FrameStore
+from pilotfish.agent.events.reading import EVENTS, read_run
+from pilotfish.agent.events.records import Event
+
+
+class EventLog:
+    """The one writer of a run's log. Use as a context manager, which holds the lock."""
+
+    def __init__(self, folder: Path, on_event: Callable[[Event], None] | None = None) -> None:
+        """Open the log of a run folder, which is created if need be; records are added after those there are.
+
+        on_event: told each record after it was written.
+        Raises `LogError` when the folder cannot be written or another process holds the lock.
+        """
+        self.folder = folder
+        self.frames = FrameStore(folder / FRAMES)
+        self.path = folder / EVENTS
+        self._on_event = on_event
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LogError(cannot("write", folder, error)) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            message = f"The run {folder} is being written by another process; wait for it or stop it."
+            raise LogError(message) from error
+        run = read_run(folder)
+        # Lines that this reader skips have ordinals too.
+        self._last = max([event.n for event in run.events], default=0) + len(run.warnings)
+        self._end_torn_line()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def append(self, event: Event) -> None:
+        """Write one record. When this returns, the record is on disk.
+
+        Raises `LogError` when it cannot be written; the records before it are intact then.
+        """
+        event = event.model_copy(update={"n": self._last + 1, "t": round(time.time(), 3)})
+        line = json.dumps(event.model_dump(mode="python"), default=str) + "\n"
+        self._write(line.encode())
+        self._last += 1
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _write(self, data: bytes) -> None:
+        size = os.fstat(self._fd).st_size
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, size)
+            raise LogError(cannot("write", self.path, error)) from error
+
+    def _end_torn_line(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            self._write(b"\n")
