@@ -16,6 +16,7 @@ from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome, Watching
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
+from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.run_folder import new_run_folder
@@ -23,13 +24,14 @@ from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import steps
 from pilotfish.agent.solution import RANDOM, random_clicks
-from pilotfish.agent.start import check_measurement
+from pilotfish.agent.start import check_measurement, on_this_machine
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.model.protocol import Model
 from pilotfish.tasks.environments import environment_for, skip_reason
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import list_suites, load_suite
 from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, SUITE, check_name, miniwob_task
+from pilotfish.tasks.reader import TaskError
 
 Progress = Callable[[int, str], None]
 """Told the place of an episode in the plan, counted from 1, and how it went."""
@@ -59,17 +61,17 @@ def plan_miniwob(names: Sequence[str], **options: Any) -> Plan:
 
 
 def plan_tasks(suites: Sequence[str], *, episodes: int) -> Plan:
-    """A plan for suites that ship or folders of task files. Raises `TaskError` for an unknown one."""
+    """A plan for suites that ship, folders of tasks or data sets. Raises `TaskError` for an unknown one."""
     names = list(suites) or [name for name in list_suites() if name != SUITE]
     tasks = [f"{suite}/{task.id}" for suite in names for task in load_suite(suite)]
     return Plan("+".join(names), tuple(tasks), episodes, seed=0)
 
 
-def slots(plan: Plan) -> Iterator[Slot]:
+def slots(plan: Plan, settings: Settings) -> Iterator[Slot]:
     """The episodes of a plan in order: for each task the model's, then the baseline's."""
     number = 0
     for name in plan.tasks:
-        task = _task(plan, name)
+        task = _task(plan, name, settings)
         seeded = task.environment.kind == "miniwob"
         for baseline in (False, True) if plan.baseline and seeded else (False,):
             for episode in range(plan.episodes):
@@ -78,11 +80,14 @@ def slots(plan: Plan) -> Iterator[Slot]:
                 number += 1
 
 
-def _task(plan: Plan, name: str) -> Task:
+def _task(plan: Plan, name: str, settings: Settings) -> Task:
     if plan.suite == SUITE:
         return miniwob_task(name, time_limit=plan.limits)
     suite, _, task_id = name.rpartition("/")
-    return next(task for task in load_suite(suite) if task.id == task_id)
+    found = next((task for task in load_suite(suite) if task.id == task_id), None)
+    if found is None:
+        raise TaskError(f"{suite} has no task '{task_id}' any more; start a new measurement.")
+    return on_this_machine(found, settings)
 
 
 async def run_bench(
@@ -100,7 +105,7 @@ async def run_bench(
     Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
     """
     resumed = folder is not None
-    tasks = [_task(plan, name) for name in plan.tasks]
+    tasks = [_task(plan, name, settings) for name in plan.tasks]
     check_measurement(tasks, settings)
     weaknesses = (shortcoming(settings, task, among_others=True) for task in tasks)
     if (weakness := next(filter(None, weaknesses), None)) is not None:
@@ -115,7 +120,7 @@ async def run_bench(
         done = {episode_key(group) for group in groups if log.has_ended(group)}
         with closing_record(events, stop):
             async with Player(settings, events, policy_of(settings, None), stop) as player:
-                for place, slot in enumerate(slots(plan), start=1):
+                for place, slot in enumerate(slots(plan, settings), start=1):
                     if slot.key in done:
                         continue
                     if (reason := skip_reason(slot.task)) is not None:
@@ -126,7 +131,8 @@ async def run_bench(
                     told(place, _line(slot, outcome, RANDOM if slot.baseline else model_name(settings)))
                     if stop.is_set():
                         break
-    return report(log.read_run(folder))
+    run = log.read_run(folder)
+    return report(run) | {"predictions": write_predictions(run)}
 
 
 def _open(

@@ -14,9 +14,13 @@ from pilotfish.agent.cli_options import (
     MaxSteps,
     ModelName,
     RecordDir,
+    Repositories,
     Temperature,
+    TestCommand,
+    TestEnvironment,
     names_in,
     settings_of,
+    swe_bench,
     warn,
 )
 from pilotfish.agent.cli_output import Json, print_result
@@ -33,10 +37,11 @@ def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -
     from pilotfish.agent.bench import run_bench, slots, terminal_progress
     from pilotfish.agent.bench_report import table
 
-    progress = terminal_progress(sum(1 for _ in slots(plan)))
+    progress = terminal_progress(sum(1 for _ in slots(plan, settings)))
     result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress, warn=warn))
     print(file=sys.stderr)
     lines = [table(result), f"log   {result['folder']}"]
+    lines += [f"made  {path}" for path in result["predictions"]]
     if not result["complete"]:
         lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
     print_result(result, as_json, lines)
@@ -104,9 +109,15 @@ def bench_miniwob(
 def bench_tasks(
     suites: Annotated[
         list[str] | None,
-        typer.Argument(help="Suites that ship, or folders of task files. Default: all that ship."),
+        typer.Argument(
+            help="Suites that ship, folders of task files, or data sets of SWE-bench or HumanEval "
+            "(.jsonl, .jsonl.gz, .json). Default: all that ship."
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
+    repositories: Repositories = None,
+    test_command: TestCommand = None,
+    test_environment: TestEnvironment = None,
     model: ModelName = None,
     attention: Attention = None,
     record_dir: RecordDir = None,
@@ -122,8 +133,13 @@ def bench_tasks(
     from pilotfish.agent.bench import plan_tasks
 
     settings = settings_of(
-        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+        model=model,
+        attention=attention,
+        record_dir=record_dir,
+        max_steps=max_steps,
+        temperature=temperature,
+        swe_bench=swe_bench(repositories, test_command, test_environment),
     )
-    # A folder's name may hold what stands between names.
-    names = [name for word in suites or [] for name in ([word] if Path(word).is_dir() else names_in([word]))]
+    # A path may hold what stands between names.
+    names = [name for word in suites or [] for name in ([word] if Path(word).exists() else names_in([word]))]
     _start_bench(plan_tasks(names, episodes=episodes), settings, resume, as_json)

@@ -38,6 +38,21 @@ AllowHost = Annotated[
         help="A host that programs inside may reach, as example.com:443; may be repeated. Default: none.",
     ),
 ]
+Repositories = Annotated[
+    Path | None, typer.Option(help="For SWE-bench: the folder of clones, as OWNER/NAME or OWNER__NAME.")
+]
+TestCommand = Annotated[
+    str | None,
+    typer.Option(
+        help="For SWE-bench: the bash command that runs the tests, {files} for their files. Default: pytest."
+    ),
+]
+TestEnvironment = Annotated[
+    Path | None,
+    typer.Option(
+        help="For SWE-bench: a virtual environment to work and test with. Default: python3 with pytest."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
 
 
@@ -49,6 +64,18 @@ def settings_of(**flags: Any) -> Settings:
     for warning in unknown_variables(Settings.model_fields):
         warn(warning)
     return load_settings(flags)
+
+
+def swe_bench(
+    repositories: Path | None, test_command: str | None, test_environment: Path | None
+) -> dict[str, Any] | None:
+    """The table of settings in these flags; None where none was given."""
+    given = {
+        "repositories": repositories,
+        "test_command": test_command,
+        "test_environment": test_environment,
+    }
+    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def warn(sentence: str) -> None:

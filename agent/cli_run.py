@@ -17,14 +17,18 @@ from pilotfish.agent.cli_options import (
     MaxSteps,
     ModelName,
     RecordDir,
+    Repositories,
     SandboxLevel,
     Temperature,
+    TestCommand,
+    TestEnvironment,
     Thinking,
     Yes,
     asker,
     names_in,
     narrator,
     settings_of,
+    swe_bench,
     warn,
 )
 from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
@@ -39,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 def _finish_run(result: dict[str, Any], as_json: bool) -> None:
     lines = [f"log   {result['folder']}"]
+    lines += [f"made  {path}" for path in result["predictions"]]
     lines += [result["host_desktop"]] if result["host_desktop"] else []
     lines.append(f"See it with: pilotfish replay {result['folder']}")
     if result["end"] == "stopped" and not result["host_desktop"]:
@@ -58,7 +63,10 @@ def _finish_run(result: dict[str, Any], as_json: bool) -> None:
 
 def run(
     task: Annotated[
-        str | None, typer.Argument(help="A task that ships, as suite/id, or the path of a task file.")
+        str | None,
+        typer.Argument(
+            help="A task that ships, as suite/id, the path of a task file, or FILE/id in a data set."
+        ),
     ] = None,
     instruction: Annotated[str | None, typer.Option(help="What to do, instead of a task.")] = None,
     workspace: Annotated[
@@ -81,6 +89,9 @@ def run(
         typer.Option(help="With --host: a name or number of `xrandr --listmonitors`. Default: the primary."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a MiniWoB++ task.")] = None,
+    repositories: Repositories = None,
+    test_command: TestCommand = None,
+    test_environment: TestEnvironment = None,
     review: Annotated[
         bool,
         typer.Option(
@@ -144,6 +155,7 @@ def run(
         sandbox_level=sandbox_level,
         network=allow_host or None,
         yes=yes or None,
+        swe_bench=swe_bench(repositories, test_command, test_environment),
     )
     if host and settings.yes and not yes:
         raise typer.BadParameter("the setting yes does not hold for --host; give the flag --yes, or unset it")
@@ -166,7 +178,10 @@ def run(
 
 def _absolute(task: str | None) -> str | None:
     """A task file by its absolute path, so that the run can be resumed from anywhere."""
-    return str(Path(task).absolute()) if task is not None and Path(task).exists() else task
+    if task is None:
+        return None
+    path = Path(task)
+    return str(path.absolute()) if path.exists() or path.parent.is_file() else task
 
 
 def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:

@@ -519,6 +519,7 @@ class Episode:
                 reason=reason,
                 steps=steps,
                 seconds=seconds,
+                product=dict(grade.product),
             )
         )
         return outcome

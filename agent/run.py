@@ -15,16 +15,18 @@ from pilotfish.agent.freeform import NAME, FreeForm, OnHost
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
+from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.resume import standing, unknown_call
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
-from pilotfish.agent.start import check_start
+from pilotfish.agent.start import check_start, on_this_machine
 from pilotfish.agent.stopping import Stop, stop_on_signals
 from pilotfish.sandbox import HostDesktop
 from pilotfish.sandbox.review import prepare
 from pilotfish.tasks.environment import Environment
+from pilotfish.tasks.environment_fields import KEEPS_FILES
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.load import find_task
@@ -92,7 +94,7 @@ async def run_target(
 
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
-    job_for, task = _resolve(target)
+    job_for, task = _resolve(target, settings)
     folder = new_run_folder(settings.record_dir)
     _keep_apart(target, folder)
     check_start(_environment(target, task), settings, task, in_place=not target.review)
@@ -129,7 +131,7 @@ async def run_target(
         policy = policy_of(settings, ask, warning)
         player = await stack.enter_async_context(Player(settings, events, policy, stop))
         await player.play(job_for(folder, host), model)
-    return report(log.read_run(folder))
+    return _result(folder)
 
 
 async def resume_target(
@@ -149,12 +151,12 @@ async def resume_target(
             f"The run {run.started.run} worked on your own desktop, which cannot be brought back; start anew "
             "with pilotfish run --host."
         )
-    job_for, task = _resolve(target)
+    job_for, task = _resolve(target, settings)
     groups = run.episodes()
     if groups and log.has_ended(groups[-1]):
         with log.EventLog(run.folder, on_event) as events:
             events.append(log.RunEnded(status="finished"))
-        return report(log.read_run(run.folder))
+        return _result(run.folder)
     check_start(_environment(target, task), settings, task, in_place=not target.review)
     job = job_for(run.folder, None)
     model = open_model(settings)(task)
@@ -168,7 +170,7 @@ async def resume_target(
         with closing_record(events, stop):
             async with Player(settings, events, policy_of(settings, ask), stop) as player:
                 await player.play(job, model, resumed=here)
-    return report(log.read_run(run.folder))
+    return _result(run.folder)
 
 
 def _keep_apart(target: Target, folder: Path) -> None:
@@ -212,7 +214,7 @@ def closing_record(events: log.EventLog, stop: Stop) -> Iterator[None]:
         events.append(log.RunEnded(status="finished"))
 
 
-def _resolve(target: Target) -> tuple[JobFor, Task | None]:
+def _resolve(target: Target, settings: Settings) -> tuple[JobFor, Task | None]:
     """How to make the job of a target once its run folder is known, and its task."""
     for name in target.tools:
         if name not in TOOLS:
@@ -224,12 +226,12 @@ def _resolve(target: Target) -> tuple[JobFor, Task | None]:
         if not (target.instruction or "").strip():
             raise TaskError("The instruction is empty; say what to do, or name a task.")
         return lambda folder, host: _free_job(target, folder, host), None
-    task = find_task(target.task)
+    task = on_this_machine(find_task(target.task), settings)
     if target.seed is not None:
         task = task.with_seed(target.seed)
 
     def job(folder: Path, host: HostDesktop | None) -> Job:
-        keeps_files = task.environment.kind in ("shell", "code")
+        keeps_files = task.environment.kind in KEEPS_FILES
         workspace = _workspace(folder) if keeps_files else None
         seed = target.seed
         kept = folder / SNAPSHOTS if keeps_files else None
@@ -270,6 +272,12 @@ def _workspace(folder: Path) -> Path:
     path = folder / WORKSPACE
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    """The report of a run, with the files that its products were written to."""
+    run = log.read_run(folder)
+    return report(run) | {"predictions": write_predictions(run)}
 
 
 def report(run: log.RunLog) -> dict[str, Any]:

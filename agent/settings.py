@@ -88,6 +88,21 @@ class ServerSettings(BaseModel):
     """Fields to put into each request. They are in the log of a run: keep keys out."""
 
 
+class SweBenchSettings(BaseModel):
+    """What instances of SWE-bench need of this machine (docs/tasks.md)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repositories: Path | None = None
+    """The folder of clones."""
+    test_command: str | None = None
+    """The bash command that runs the tests; `{files}` in it stands for the files of the tests. Unset, it is
+    pytest on these.
+    """
+    test_environment: Path | None = None
+    """The virtual environment to work and test with; unset, pilotfish's own Python with pytest alone."""
+
+
 class Settings(BaseSettings):
     """The settings of a run."""
 
@@ -141,6 +156,8 @@ class Settings(BaseSettings):
     """Hosts that programs in the sandbox may reach, each `NAME:PORT`, `*.NAME:PORT` for everything below a
     name, or `NAME:PORT=ADDRESS:PORT` for a machine of your own (docs/sandbox.md).
     """
+    swe_bench: SweBenchSettings = SweBenchSettings()
+    """A table with any of `repositories`, `test_command` and `test_environment`."""
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
@@ -184,6 +201,7 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
                 "rules": Rule,
                 "limits": SandboxLimits,
                 "server": ServerSettings,
+                "swe_bench": SweBenchSettings,
             }
             known = ", ".join(sorted(tables.get(name.partition(".")[0], Settings).model_fields))
             where = as_given(name, given, FILES[::-1])

@@ -50,6 +50,16 @@ def check_measurement(tasks: Iterable[Task], settings: Settings) -> None:
         try_out(spec)
 
 
+def on_this_machine(task: Task, settings: Settings) -> Task:
+    """A task with what the settings say of clones and test environments."""
+    given = settings.swe_bench
+    return task.with_clones(
+        given.repositories and given.repositories.expanduser().absolute(),
+        given.test_command,
+        given.test_environment and given.test_environment.expanduser().absolute(),
+    )
+
+
 def fitted(spec: SandboxSpec, settings: Settings) -> SandboxSpec:
     """What an environment asks for, at the level, with the network and within the limits of the settings.
 

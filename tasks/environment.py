@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pilotfish.sandbox import Sandbox, SandboxSpec
@@ -28,12 +29,14 @@ class End:
 @dataclass(frozen=True)
 class Grade:
     """What an episode was worth. score: 0 to 1. passed: None where nothing was judged, and the score means
-    nothing then. reason: one sentence for a person.
+    nothing then. reason: one sentence for a person. product: what the model made, for tasks that are handed
+    in: the fields of a prediction in the benchmark's own form, without the model's name.
     """
 
     score: float
     passed: bool | None
     reason: str
+    product: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 <= self.score <= 1:

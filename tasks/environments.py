@@ -15,15 +15,27 @@ from urllib.parse import unquote, urlsplit
 from playwright.async_api import Page, Route
 
 from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxSpec
-from pilotfish.tasks import format as fields
+from pilotfish.tasks.clean import run_clean
 from pilotfish.tasks.environment import End, Environment, Grade, StartError, first_line
-from pilotfish.tasks.graders import grade, run_clean
+from pilotfish.tasks.environment_fields import (
+    CodeEnvironment,
+    DesktopEnvironment,
+    HumanevalEnvironment,
+    MiniwobEnvironment,
+    ScreenSize,
+    SwebenchEnvironment,
+    WebEnvironment,
+)
+from pilotfish.tasks.format import Server, Task
+from pilotfish.tasks.graders import grade
+from pilotfish.tasks.humaneval import Humaneval
 from pilotfish.tasks.miniwob import Miniwob, pages_folder
+from pilotfish.tasks.swebench import Swebench, swebench_trouble
 from pilotfish.tasks.windows import let_go, settle, wait_for_windows, window_count
 from pilotfish.tools.grid import Screen
 
-WEB_SCREEN = fields.ScreenSize(width=336, height=420, scale=2)
-DESKTOP_SCREEN = fields.ScreenSize(width=1280, height=800)
+WEB_SCREEN = ScreenSize(width=336, height=420, scale=2)
+DESKTOP_SCREEN = ScreenSize(width=1280, height=800)
 _ORIGIN = "http://task.test"
 _COMMAND_S = 60.0
 _WINDOW_S = 15.0
@@ -31,21 +43,32 @@ _SERVER_S = 15.0
 _LISTENING = "until (: < /dev/tcp/127.0.0.1/$1) 2>/dev/null; do sleep 0.02; done"
 
 
-def environment_for(task: fields.Task) -> Environment:
+def environment_for(task: Task) -> Environment:
     """The environment that plays this task; a fresh one for each episode."""
-    kinds = {"web": WebPage, "desktop": Desktop, "shell": Workspace, "code": Workspace}
-    if isinstance(task.environment, fields.MiniwobEnvironment):
-        return Miniwob(task.environment)
-    return kinds[task.environment.kind](task)
+    match task.environment:
+        case MiniwobEnvironment():
+            return Miniwob(task.environment)
+        case HumanevalEnvironment():
+            return Humaneval(task, task.environment)
+        case SwebenchEnvironment():
+            return Swebench(task, task.environment)
+        case WebEnvironment():
+            return WebPage(task)
+        case DesktopEnvironment():
+            return Desktop(task)
+        case _:
+            return Workspace(task)
 
 
-def skip_reason(task: fields.Task) -> str | None:
+def skip_reason(task: Task) -> str | None:
     """Why this machine cannot play the task, as one sentence; None if it can."""
-    if isinstance(task.environment, fields.MiniwobEnvironment):
+    if isinstance(task.environment, MiniwobEnvironment):
         try:
             pages_folder()
         except SandboxError as error:
             return str(error)
+    if isinstance(task.environment, SwebenchEnvironment):
+        return swebench_trouble(task.environment.model_dump_json())
     missing = sorted({line[0] for line in task.setup.launch if shutil.which(line[0]) is None})
     if missing:
         return f"{task.name} needs {', '.join(missing)}: apt-get install {' '.join(missing)}"
@@ -55,7 +78,7 @@ def skip_reason(task: fields.Task) -> str | None:
 class Workspace:
     """A workspace with the task's files, and no display. The other environments add to it."""
 
-    def __init__(self, task: fields.Task) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
 
     def sandbox_spec(self) -> SandboxSpec:
@@ -89,7 +112,7 @@ class Workspace:
             said = (stderr or stdout).strip()[-200:]
             raise StartError(f"{self._task.name}: the command {command[:60]!r} {end}, saying {said!r}.")
 
-    async def _serve(self, box: Sandbox, server: fields.Server) -> None:
+    async def _serve(self, box: Sandbox, server: Server) -> None:
         """Start a server and wait until it takes connections."""
         name, port = self._task.name, server.port
         try:
@@ -123,7 +146,7 @@ class Workspace:
 class Desktop(Workspace):
     """A display with programs on it that work in the workspace."""
 
-    def _size(self) -> fields.ScreenSize:
+    def _size(self) -> ScreenSize:
         return self._task.screen or DESKTOP_SCREEN
 
     def sandbox_spec(self) -> SandboxSpec:
@@ -169,14 +192,14 @@ class WebPage(Desktop):
     page, the task file itself excepted.
     """
 
-    def __init__(self, task: fields.Task) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__(task)
-        assert isinstance(task.environment, fields.WebEnvironment)
+        assert isinstance(task.environment, WebEnvironment)
         self._file = (task.folder / task.environment.page).resolve()
         self.page: Page | None = None
         """The open page, for graders only."""
 
-    def _size(self) -> fields.ScreenSize:
+    def _size(self) -> ScreenSize:
         return self._task.screen or WEB_SCREEN
 
     def sandbox_spec(self) -> SandboxSpec:
@@ -220,10 +243,10 @@ class _File:
     executable: bool = False
 
 
-def _files(task: fields.Task) -> list[_File]:
+def _files(task: Task) -> list[_File]:
     """What the workspace starts with: the folder of a code task, and then the files of the set-up."""
     files: list[_File] = []
-    if isinstance(task.environment, fields.CodeEnvironment) and task.environment.folder is not None:
+    if isinstance(task.environment, CodeEnvironment) and task.environment.folder is not None:
         files = _tree(task.folder / task.environment.folder)
     return files + [_File(name, text.encode()) for name, text in task.setup.files.items()]
 

@@ -5,141 +5,33 @@ A task's `visible_to_model` is all that a model is ever told; graders, set-up an
 
 from __future__ import annotations
 
-import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    JsonValue,
-    PrivateAttr,
-    StringConstraints,
-    Tag,
-    field_validator,
-    model_validator,
+from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag, field_validator, model_validator
+
+from pilotfish.tasks.environment_fields import (
+    SEEDS,
+    SELF_GRADED,
+    EnvironmentFields,
+    MiniwobEnvironment,
+    ScreenSize,
+    SwebenchEnvironment,
+    WithHosts,
 )
-
-from pilotfish.sandbox import Network, SandboxError
+from pilotfish.tasks.fields import Name, Strict, Text, ToolName, WorkspacePath
+from pilotfish.tasks.grader_fields import All, Any_, Grader, Infeasible, LeafGrader
 from pilotfish.tasks.reader import TaskError
-from pilotfish.tools.registry import TOOLS
-from pilotfish.tools.words import one_of, short
-
-SEEDS = 1 << 31
-"""Seeds of a miniwob task are below this."""
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
-Text = Annotated[str, StringConstraints(min_length=1)]
 
 
-def _workspace_path(value: str) -> str:
-    path = PurePosixPath(value)
-    if not value or "\0" in value or path.is_absolute() or ".." in path.parts or path == PurePosixPath("."):
-        raise ValueError(f"{short(value)} must be a path inside the workspace, such as notes/todo.txt")
-    return value
-
-
-def _regex(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"{short(value)} is not a regular expression ({error})") from None
-    return value
-
-
-def _tool(value: str) -> str:
-    if value not in TOOLS:
-        raise ValueError(f"there is no tool {short(value)}; {one_of(value, TOOLS)}")
-    return value
-
-
-def _host(value: str) -> str:
-    try:
-        Network((value,))
-    except SandboxError as error:
-        raise ValueError(str(error).removesuffix(".")) from None
-    if "=" in value:
-        raise ValueError(f"'{value}' says where a name leads, which is for the person who runs the task")
-    return value
-
-
-Host = Annotated[str, AfterValidator(_host)]
-ToolName = Annotated[str, AfterValidator(_tool)]
-WorkspacePath = Annotated[str, AfterValidator(_workspace_path)]
-Regex = Annotated[str, AfterValidator(_regex)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ScreenSize(_Strict):
-    """The display in device pixels; `scale` is the number of device pixels per CSS pixel of a web page."""
-
-    width: int = Field(ge=64, le=4096)
-    height: int = Field(ge=64, le=4096)
-    scale: float = Field(default=1, ge=0.5, le=4)
-
-
-class WebEnvironment(_Strict):
-    """One HTML page, headed in the sandbox, filling the display."""
-
-    kind: Literal["web"]
-    page: WorkspacePath
-    """The page, relative to the task file; what lies in its folder comes along read-only."""
-
-
-class _WithHosts(_Strict):
-    network: list[Host] = Field(default_factory=list)
-    """Hosts that the task needs, each `NAME:PORT`; the person who runs it has to allow them."""
-
-
-class DesktopEnvironment(_WithHosts):
-    """A display with the programs of `setup.launch` on it."""
-
-    kind: Literal["desktop"]
-
-
-class ShellEnvironment(_WithHosts):
-    """A workspace and no display."""
-
-    kind: Literal["shell"]
-
-
-class CodeEnvironment(_WithHosts):
-    """A shell whose workspace may start as a copy of a folder of files."""
-
-    kind: Literal["code"]
-    folder: WorkspacePath | None = None
-    """The folder, relative to the task file; null starts with the files of `setup` alone."""
-
-
-class MiniwobEnvironment(_Strict):
-    """One MiniWoB++ task; it brings its own instruction, geometry and reward."""
-
-    kind: Literal["miniwob"]
-    task: Text
-    seed: int = Field(default=0, ge=0, lt=SEEDS)
-    time_limit: Literal["classic", "untimed"] = "untimed"
-
-
-EnvironmentFields = Annotated[
-    WebEnvironment | DesktopEnvironment | ShellEnvironment | CodeEnvironment | MiniwobEnvironment,
-    Field(discriminator="kind"),
-]
-
-
-class Server(_Strict):
+class Server(Strict):
     """A program that serves on a port of the sandbox's own loopback, as long as the task goes on."""
 
     run: Annotated[list[Text], Field(min_length=1)]
     port: int = Field(ge=1, le=65535)
 
 
-class Setup(_Strict):
+class Setup(Strict):
     """What is done before the model's first look, in this order."""
 
     files: dict[WorkspacePath, str] = Field(default_factory=dict)
@@ -152,7 +44,7 @@ class Setup(_Strict):
     """Programs with their arguments; each must show a window (desktop only)."""
 
 
-class Limits(_Strict):
+class Limits(Strict):
     """When an episode ends unsolved."""
 
     steps: int = Field(default=30, ge=1)
@@ -163,98 +55,14 @@ class Limits(_Strict):
     """Tokens the model may write."""
 
 
-class FileEquals(_Strict):
-    """The file holds exactly this text."""
-
-    kind: Literal["file_equals"]
-    path: WorkspacePath
-    text: str
-
-
-class FileMatches(_Strict):
-    """The regular expression is found somewhere in the file (`^` and `$` match at lines)."""
-
-    kind: Literal["file_matches"]
-    path: WorkspacePath
-    pattern: Regex
-
-
-class FileAbsent(_Strict):
-    """Nothing lies at this path."""
-
-    kind: Literal["file_absent"]
-    path: WorkspacePath
-
-
-class Command(_Strict):
-    """A bash command ends as expected, run in the workspace by a clean shell after the model has stopped."""
-
-    kind: Literal["command"]
-    run: Text
-    exit_code: int = Field(default=0, ge=0, le=255)
-    stdout: str | None = None
-    """Expected standard output, compared without surrounding blank space; null means any."""
-    files: dict[WorkspacePath, str] = Field(default_factory=dict)
-    """Hidden files, written for this command only into a fresh folder named by $GRADER."""
-    timeout_s: float = Field(default=60, gt=0, le=600)
-
-
-class PageState(_Strict):
-    """A JavaScript expression on the page has this JSON value."""
-
-    kind: Literal["page_state"]
-    expression: Text
-    equals: JsonValue
-
-
-class Answer(_Strict):
-    """The model's final message, blank space around it aside, equals or matches this."""
-
-    kind: Literal["answer"]
-    equals: str | None = None
-    matches: Regex | None = None
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Self:
-        if (self.equals is None) == (self.matches is None):
-            raise ValueError("an answer grader needs exactly one of 'equals' and 'matches'")
-        return self
-
-
-class Infeasible(_Strict):
-    """The task cannot be done, and the model said so."""
-
-    kind: Literal["infeasible"]
-
-
-class All(_Strict):
-    """Every one of these passes; the score is the lowest."""
-
-    kind: Literal["all"]
-    of: list[Grader] = Field(min_length=1)
-
-
-class Any_(_Strict):
-    """At least one of these passes; the score is the highest."""
-
-    kind: Literal["any"]
-    of: list[Grader] = Field(min_length=1)
-
-
-Grader = Annotated[
-    FileEquals | FileMatches | FileAbsent | Command | PageState | Answer | Infeasible | All | Any_,
-    Field(discriminator="kind"),
-]
-
-
-class CallStep(_Strict):
+class CallStep(Strict):
     """One tool call of the reference solution."""
 
     tool: ToolName
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class AnswerStep(_Strict):
+class AnswerStep(Strict):
     """The final message of the reference solution."""
 
     answer: str
@@ -279,7 +87,7 @@ Step = Annotated[
 """A plain line of text is a shell command."""
 
 
-class Task(_Strict):
+class Task(Strict):
     """One task."""
 
     id: Name
@@ -313,11 +121,13 @@ class Task(_Strict):
             return self
         if not self.instruction.strip():
             raise ValueError("the instruction is missing; say what the model is to do")
-        if not self.graders:
+        if kind in SELF_GRADED and self.graders:
+            raise ValueError(f"a '{kind}' task brings its own graders; leave them out")
+        if kind not in SELF_GRADED and not self.graders:
             raise ValueError("there is no grader; add at least one under graders")
         if self.setup.launch and kind != "desktop":
             raise ValueError(f"setup.launch needs a desktop environment, not '{kind}'")
-        if kind in ("shell", "code") and {"computer", "browser"} & set(self.tools):
+        if kind not in ("web", "desktop") and {"computer", "browser"} & set(self.tools):
             raise ValueError(f"a '{kind}' task has no display; name tools such as [shell, edit]")
         if kind != "web" and any(grader.kind == "page_state" for grader in self.every_grader()):
             raise ValueError(f"a page_state grader needs a web environment, not '{kind}'")
@@ -350,7 +160,7 @@ class Task(_Strict):
     def hosts(self) -> list[str]:
         """The hosts that it needs of the network; whether it gets them is for the person to say."""
         environment = self.environment
-        return environment.network if isinstance(environment, _WithHosts) else []
+        return environment.network if isinstance(environment, WithHosts) else []
 
     @property
     def name(self) -> str:
@@ -390,12 +200,24 @@ class Task(_Strict):
             return self
         return self._with_environment(time_limit=time_limit)
 
+    def with_clones(
+        self, repositories: Path | None, test_command: str | None, test_environment: Path | None
+    ) -> Task:
+        """The same task with what a person says of the machine; one that is not of SWE-bench as it is.
+
+        repositories: the folder of clones. test_command: bash; `{files}` in it stands for the files of the
+        tests. test_environment: a virtual environment to test with.
+        """
+        if not isinstance(self.environment, SwebenchEnvironment):
+            return self
+        changes = {
+            "repositories": None if repositories is None else str(repositories),
+            "test_command": test_command,
+            "test_environment": None if test_environment is None else str(test_environment),
+        }
+        environment = self.environment.model_copy(update=changes)
+        return self.model_copy(update={"environment": environment})
+
     def _with_environment(self, **changes: Any) -> Task:
         environment = MiniwobEnvironment.model_validate(self.environment.model_dump() | changes)
         return self.model_copy(update={"environment": environment})
-
-
-LeafGrader = FileEquals | FileMatches | FileAbsent | Command | PageState | Answer | Infeasible
-All.model_rebuild()
-Any_.model_rebuild()
-Task.model_rebuild()

@@ -7,19 +7,17 @@ what the model did: a grader that cannot look gives 0 and says why.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import signal
 import sys
-import tarfile
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from playwright.async_api import Page
 from pydantic import JsonValue
 
 from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxPathError
-from pilotfish.tasks import format as fields
+from pilotfish.tasks import grader_fields as fields
+from pilotfish.tasks.clean import run_clean
 from pilotfish.tasks.environment import End, Grade, first_line
 
 _MAX_FILE_BYTES = 4 << 20
@@ -34,16 +32,6 @@ import json, re, signal, sys
 signal.alarm(int(sys.argv[1]))
 pattern, text = json.load(sys.stdin)
 sys.exit({_FOUND} if re.search(pattern, text, re.MULTILINE) else 0)
-"""
-
-# A shell that owes the model nothing: fresh environment, no start-up files, programs of the system only,
-# and Python neither reads nor leaves compiled files beside the sources.
-_CLEAN_SHELL = """
-export GRADER=$(mktemp -d) || exit 125
-trap 'rm -rf "$GRADER"' EXIT
-tar -x -C "$GRADER" || exit 125
-export HOME="$GRADER" PYTHONPYCACHEPREFIX="$GRADER/.pycache"
-eval "$1" < /dev/null
 """
 
 
@@ -130,40 +118,6 @@ async def _command(grader: fields.Command, box: Sandbox) -> Grade:
     if grader.stdout is not None and stdout.strip() != grader.stdout.strip():
         return _no(f"The check printed {_short(stdout.strip())} instead of {_short(grader.stdout.strip())}.")
     return _yes("The check passed.")
-
-
-async def run_clean(
-    box: Sandbox, command: str, timeout_s: float, files: Mapping[str, str] | None = None
-) -> tuple[int | None, str, str]:
-    """Run bash text in the workspace, in a shell that the model had no hand in.
-
-    files: written to a fresh folder named by $GRADER, {path in it: text}. Returns exit status (None when
-    it ran out of time and was killed), standard output and standard error.
-    """
-    with tempfile.TemporaryFile() as stderr:
-        process = await box.run(
-            ["bash", "--noprofile", "--norc", "-c", _CLEAN_SHELL, "check", command],
-            stdin=_archive(files or {}),
-            fds={2: stderr.fileno()},
-        )
-        try:
-            exit_code: int | None = await process.wait(timeout_s)
-        except TimeoutError:
-            exit_code = None
-        await process.kill()
-        stderr.seek(0)
-        return exit_code, process.output, stderr.read(_MAX_FILE_BYTES).decode("utf-8", "replace")
-
-
-def _archive(files: Mapping[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, text in files.items():
-            data = text.encode()
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), 0o644
-            archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 async def _page_state(grader: fields.PageState, page: Page | None) -> Grade:

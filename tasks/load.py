@@ -7,8 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from pilotfish.tasks.data_sets import data_set_tasks, is_data_set
+from pilotfish.tasks.environment_fields import CodeEnvironment, WebEnvironment
 from pilotfish.tasks.explain import explain, nearest, shown
-from pilotfish.tasks.format import CodeEnvironment, Task, WebEnvironment
+from pilotfish.tasks.format import Task
 from pilotfish.tasks.miniwob_tasks import SUITE as MINIWOB_SUITE
 from pilotfish.tasks.miniwob_tasks import miniwob_suite
 from pilotfish.tasks.reader import TaskError, read_data
@@ -49,12 +51,15 @@ def load_task(path: str | Path) -> Task:
 
 
 def load_suite(suite: str | Path) -> list[Task]:
-    """The tasks of a suite, by id: the name of one that ships (see `list_suites`), or a folder of task files.
+    """The tasks of a suite, by id: the name of one that ships (see `list_suites`), a folder of task files, or
+    a data set of a public benchmark (see `data_sets`).
 
     Raises `TaskError` for an unknown name, an empty folder, a bad file, or two tasks with one id.
     """
     if str(suite) == MINIWOB_SUITE:
         return miniwob_suite()
+    if is_data_set(Path(suite)):
+        return data_set_tasks(Path(suite))
     shipped = SHIPPED / str(suite)
     folder = shipped if str(suite) in _shipped_suites() else Path(suite)
     if not folder.is_dir():
@@ -79,7 +84,8 @@ def list_suites() -> list[str]:
 
 
 def find_task(name: str) -> Task:
-    """The task called `suite/id` among those that ship, or the one in the file or folder of that path.
+    """The task called `suite/id` among those that ship, the one in the file or folder of that path, or the
+    one called `FILE/id` in a data set.
 
     Raises `TaskError` with the nearest name where there is none.
     """
@@ -90,11 +96,25 @@ def find_task(name: str) -> Task:
             raise TaskError(f"The suite {suite} has no task '{task_id}'{nearest(task_id, list(tasks))}.")
         return tasks[task_id]
     path = Path(name)
+    if is_data_set(path) or is_data_set(path.parent):
+        return _of_data_set(path)
     if path.suffix in _SUFFIXES or path.is_dir():
         return load_task(path)
     raise TaskError(
         f"'{name}' is neither suite/task nor a task file; the suites are {', '.join(list_suites())}."
     )
+
+
+def _of_data_set(path: Path) -> Task:
+    file = path if is_data_set(path) else path.parent
+    tasks = {task.id: task for task in data_set_tasks(file)}
+    if file is path and len(tasks) == 1:
+        return next(iter(tasks.values()))
+    if file is path:
+        raise TaskError(f"{path} holds {len(tasks)} tasks; name one, as {path / next(iter(tasks))}.")
+    if path.name not in tasks:
+        raise TaskError(f"{file} has no task '{path.name}'{nearest(path.name, list(tasks))}.")
+    return tasks[path.name]
 
 
 def _shipped_suites() -> list[str]:

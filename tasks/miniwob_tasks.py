@@ -10,7 +10,8 @@ import difflib
 from pathlib import Path
 from typing import Literal, get_args
 
-from pilotfish.tasks.format import MiniwobEnvironment, Task
+from pilotfish.tasks.environment_fields import MiniwobEnvironment
+from pilotfish.tasks.format import Task
 from pilotfish.tasks.reader import TaskError, read_data
 
 SUITE = "miniwob"

@@ -215,6 +215,8 @@ class EpisodeEnded(Record):
     reason: str = ""
     steps: int = 0
     seconds: float = 0.0
+    product: dict[str, str] = {}
+    """What the model made, for tasks that are handed in: a prediction without the model's name."""
 
 
 class RunEnded(Record):

@@ -109,7 +109,7 @@ def test_runs_whose_logs_were_changed_are_passed_over(tmp_path: Path) -> None:
 
 def test_miniwob_plans_use_seeds_that_training_never_used() -> None:
     plan = plan_miniwob(["click-test", "enter-text"], episodes=2, seed=None, limits="classic", baseline=True)
-    found = [(slot.task.name, slot.seed, slot.baseline) for slot in slots(plan)]
+    found = [(slot.task.name, slot.seed, slot.baseline) for slot in slots(plan, Settings())]
     first = FIRST_MEASURED_SEED
     assert found[:4] == [
         ("miniwob/click-test", first, False),
@@ -118,7 +118,7 @@ def test_miniwob_plans_use_seeds_that_training_never_used() -> None:
         ("miniwob/click-test", first + 1, True),
     ]
     assert len(found) == 8
-    task = next(iter(slots(plan))).task
+    task = next(iter(slots(plan, Settings()))).task
     assert task.environment.kind == "miniwob"
     assert task.environment.time_limit == "classic"
     assert len(plan_miniwob([], episodes=1).tasks) > 100

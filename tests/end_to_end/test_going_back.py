@@ -72,7 +72,7 @@ def as_json(*arguments: object) -> dict[str, Any]:
 
 async def play(target: Target, folder: Path, script: Sequence[Message]) -> log.RunLog:
     """A run as `pilotfish run` makes it, played by a script."""
-    job_for, _ = _resolve(target)
+    job_for, _ = _resolve(target, Settings())
     settings = Settings()
     with log.EventLog(folder) as events:
         options = json.loads(

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tasks import graders
 from pilotfish.tasks.environment import End, Grade
-from pilotfish.tasks.format import Grader
+from pilotfish.tasks.grader_fields import Grader
 from pilotfish.tasks.graders import grade, run_clean
 
 
