@@ -87,7 +87,7 @@ def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
                 content = _content(text, event.clip)
                 results = agent.setdefault("observation", {"results": []})["results"]
                 results.append({"source_call_id": event.call_id, "content": content})
-        case log.Told():
+        case log.Told() | log.SentBack():
             steps.append(_step(number, event.t, "user", event.text))
         case log.Resumed(note=note) if note:
             steps.append(_step(number, event.t, "system", note))

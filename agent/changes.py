@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
+from pilotfish.agent.run_folder import PATCH, SNAPSHOTS, WORKSPACE
 from pilotfish.agent.safetext import counted, visible
 from pilotfish.sandbox import Change, Diff, SandboxError, Snapshot, Snapshots
 from pilotfish.sandbox.review import AS_IT_WAS, bring_over
@@ -102,6 +102,9 @@ class Changes:
 
     def apply(self, *, overwrite: bool) -> dict[str, Any]:
         """Bring the work of a run in review mode over to the user's folder."""
+        if self._run.started.command == "code":
+            patch = self._run.folder / PATCH
+            raise SandboxError(f"what pilotfish code made is a patch: `git apply {patch}` in your folder.")
         if self._reviewed is None:
             raise SandboxError(
                 f"the run {self._run.started.run} worked in its folder itself, there is nothing to bring "

@@ -206,6 +206,12 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         from pilotfish.agent.bench_report import plan_of
 
         measure(plan_of(started), settings, folder, as_json)
+    if started.command == "code":
+        from pilotfish.agent.cli_code import finish_code
+        from pilotfish.agent.code import resume_code
+
+        work = resume_code(found, settings, ask=asker(as_json), on_event=narrator(as_json))
+        finish_code(asyncio.run(work), as_json)
     from pilotfish.agent.run import resume_target
 
     result = asyncio.run(resume_target(found, settings, ask=asker(as_json), on_event=narrator(as_json)))

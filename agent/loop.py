@@ -36,7 +36,14 @@ from pilotfish.agent.limits import (
     TimeLimit,
 )
 from pilotfish.agent.policy import Policy
-from pilotfish.agent.prompt import NOT_EXECUTED, developer_turn, first_turn, no_call, tool_turn
+from pilotfish.agent.prompt import (
+    NOT_EXECUTED,
+    developer_turn,
+    first_turn,
+    no_call,
+    sent_back_turn,
+    tool_turn,
+)
 from pilotfish.agent.recorder import CaptureError, Observed, Recorder
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.waiting import or_stopped
@@ -68,6 +75,8 @@ from pilotfish.tools.base import (
 )
 
 T = TypeVar("T")
+Review = Callable[[Sandbox, End], Awaitable[str | None]]
+"""Looks at the work when the model says that it has finished: why it has not, or None."""
 LOOK_S = 0.25
 """Seconds between two looks whether the machine still works."""
 STALL_S = 10.0
@@ -147,6 +156,7 @@ class Episode:
     """
     keeps_tools: bool = False
     """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
+    review: Review | None = None
     keeps_snapshots: bool = False
     """Whether the workspace is kept before each call that may write to it."""
     on_progress: Callable[[ProgressChunk], None] | None = None
@@ -171,7 +181,10 @@ class Episode:
                 self._breaking = asyncio.ensure_future(self._until_broken())
                 stack.callback(self._breaking.cancel)
                 while True:
-                    await self.step()
+                    try:
+                        await self.step()
+                    except Answered as over:
+                        await self._look_over(over)
             except EpisodeOver as over:
                 return await self._finish(over)
 
@@ -233,6 +246,19 @@ class Episode:
                 raise Done(answer=reply.text)
             case "infeasible":
                 raise Infeasible(answer=reply.text)
+
+    async def _look_over(self, over: Answered) -> None:
+        """Have the work of a model that has finished looked at. Raises `over` if it is accepted."""
+        if self.review is None:
+            raise over
+        try:
+            objection = await self._or_stopped(self.review(self.box, End(over.status, over.answer)))
+        except SandboxError as error:
+            raise MachineBroke(self._trouble() or str(error)) from error
+        if objection is None:
+            raise over
+        self.events.append(log.SentBack(step=self._step, text=objection))
+        self.conversation.append(sent_back_turn(objection))
 
     @property
     def _step(self) -> int:

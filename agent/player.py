@@ -15,7 +15,7 @@ from typing import Any, Self
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
 from pilotfish.agent.limits import Budget, Stopped
-from pilotfish.agent.loop import Episode, Outcome, Watching
+from pilotfish.agent.loop import Episode, Outcome, Review, Watching
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import Standing
@@ -37,6 +37,7 @@ class Job:
     workspace: a folder of the host that keeps the episode's files; None is a private one that goes with the
     sandbox.
     snapshots: a folder of the host that keeps what the workspace was before each call; None takes none.
+    review: looks at the work when the model says that it has finished.
     shared: whether the sandbox may serve the next job of the same spec too.
     """
 
@@ -49,6 +50,7 @@ class Job:
     workspace: Path | None = None
     snapshots: Path | None = None
     shared: bool = False
+    review: Review | None = None
 
 
 class Player:
@@ -108,6 +110,7 @@ class Player:
             conversation=new_conversation(settings),
             resumed=resumed,
             keeps_tools=job.shared,
+            review=job.review,
             keeps_snapshots=job.snapshots is not None,
         )
         try:

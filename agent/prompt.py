@@ -39,6 +39,11 @@ def tool_turn(
     return Message("tool", tuple(parts))
 
 
+def sent_back_turn(text: str) -> Message:
+    """Why the model has not finished, after it said that it has."""
+    return Message("user", (text,))
+
+
 def observation_word(*, changed: bool, settled: bool) -> Observation:
     """`unsettled` wins over `unchanged`: a screen that never came to rest was not proven still."""
     if not settled:

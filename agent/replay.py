@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import attempt_line, run_note, verdict
+from pilotfish.agent.show import attempt_line, run_note, tests_went, verdict
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -95,6 +95,17 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 steps.append(_entry("retry", "sampled again", None, steps[-1]["frames"], notes=_said(event)))
             case log.Told():
                 steps[-1]["notes"].append(["told", event.text])
+            case log.Tested():
+                notes = [["command", event.command], ["output", event.output], ["note", event.note]]
+                entry = _entry("tests", f"tests: {tests_went(event)}", None, steps[-1]["frames"], notes=notes)
+                steps.append(entry | {"ok": event.status == 0})
+            case log.SentBack():
+                steps[-1]["notes"].append(["sent back", event.text])
+            case log.HandedBack():
+                paths = "\n".join(f"{how} {path}" for how, path, _ in event.changed) or "nothing was changed"
+                found = {"changed": paths, "patch": event.patch, "branch": event.branch}
+                steps[-1]["notes"] += [[name, text] for name, text in found.items() if text]
+                steps[-1]["notes"] += [["note", note] for note in event.notes]
             case log.Networked():
                 lines = [attempt_line(one) for one in event.attempts if one.over]
                 lines += [event.note] if event.note else []

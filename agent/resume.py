@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
-from pilotfish.agent.prompt import NOT_EXECUTED, UNKNOWN_OUTCOME, developer_turn, first_turn, tool_turn
+from pilotfish.agent.prompt import (
+    NOT_EXECUTED,
+    UNKNOWN_OUTCOME,
+    developer_turn,
+    first_turn,
+    sent_back_turn,
+    tool_turn,
+)
 from pilotfish.model.protocol import Clip, Image, Message, ToolCall
 
 
@@ -51,13 +58,19 @@ def standing(group: Sequence[log.Event], frames: log.FrameStore, conversation: C
     conversation.append(developer_turn())
     conversation.append(first_turn(start.instruction, _clip(start.clip, frames)))
     answer: log.Answered | None = None
+    said = log.Answered(step=0)
     told: set[str] = set()
     for event in group[1:]:
         match event:
             case log.Answered():
                 here.used_tokens += event.usage.output_tokens
+                said = event
                 if event.kept and event.calls:
                     answer, told = event, set()
+            case log.SentBack():
+                conversation.append(_assistant(said))
+                conversation.append(sent_back_turn(event.text))
+                answer = None
             case log.Resulted() if answer is not None:
                 if not told:
                     here.used_steps += 1

@@ -8,6 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
+PATCH = "changes.patch"
+"""What `pilotfish code` hands back."""
 SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
 """What the run's workspace was before each call, and the workspace if it has no other."""
 

@@ -69,6 +69,16 @@ def verdict(passed: bool | None) -> str:
     return "not graded" if passed is None else "passed" if passed else "not passed"
 
 
+def tests_went(run: log.Tested) -> str:
+    """How one run of a project's tests went, in words."""
+    if run.status is None:
+        return f"did not end within {run.seconds:.0f} s"
+    if run.status == 0:
+        return f"passed ({run.seconds:.1f} s)"
+    what = f"{len(run.failed)} failed" if run.failed else f"ended with status {run.status}"
+    return f"{what} ({run.seconds:.1f} s)"
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -91,6 +101,11 @@ def _lines(event: log.Event) -> list[str]:
         case log.Resulted():
             word = f" ({event.clip.word})" if event.clip else ""
             return [f"      {shortened(event.text, WIDTH)}{word}"]
+        case log.Tested():
+            when = "before any change" if event.attempt == 0 else f"look {event.attempt}"
+            return [f"tests {shortened(event.command, WIDTH)}, {when}: {tests_went(event)}"]
+        case log.SentBack():
+            return [f"      sent back: {shortened(event.text, 2 * WIDTH)}"]
         case log.Told():
             return [f"      told: {shortened(event.text, 2 * WIDTH)}"]
         case log.SnapshotTaken():

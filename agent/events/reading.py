@@ -17,6 +17,7 @@ from pilotfish.agent.events.records import (
     EpisodeEnded,
     EpisodeStarted,
     Event,
+    HandedBack,
     Networked,
     Resumed,
     RunEnded,
@@ -70,7 +71,7 @@ class RunLog:
                     is_open = False
                 case Resumed():
                     is_open = bool(groups) and not has_ended(groups[-1])
-                case Networked() if groups and not is_open:
+                case Networked() | HandedBack() if groups and not is_open:
                     groups[-1].append(event)  # told a moment after the end
             if is_open:
                 groups[-1].append(event)

@@ -21,6 +21,10 @@ class Record(BaseModel):
     """Ordinal in the log, from 1, unique over all resumes."""
     t: float = 0.0
     """Unix time in seconds."""
+    parent: int = 0
+    """The ordinal of the call that handed a sub-task over, in whose conversation this happened; 0 is the
+    run's own.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -94,7 +98,7 @@ class RunStarted(Record):
     type: Literal["run_started"] = "run_started"
     run: str
     pilotfish: str
-    command: Literal["run", "bench", "demo"]
+    command: Literal["run", "bench", "demo", "code"]
     model: str
     attention: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -185,6 +189,64 @@ class SnapshotTaken(Record):
     note: str = ""
 
 
+class Tested(Record):
+    """A run of the project's own tests. attempt: 0 before any change, then which look at the work it was.
+
+    status: of the command, None when it did not end in time. failed: names of tests, as far as the output
+    has them. tree: git's name of what was tested.
+    """
+
+    type: Literal["tested"] = "tested"
+    attempt: int = 0
+    command: str
+    status: int | None = None
+    failed: list[str] = Field(default_factory=list)
+    output: str = ""
+    seconds: float = 0.0
+    tree: str = ""
+    note: str = ""
+
+
+class SentBack(Record):
+    """The model had said that it has finished and was told why it has not; it goes on."""
+
+    type: Literal["sent_back"] = "sent_back"
+    step: int
+    text: str
+
+
+class HandedBack(Record):
+    """What came of work on a repository. patch: a file; branch: a new one in the user's repository, '' for
+    none; base, commit: git's names of where the work began and of its result, '' where nothing changed.
+    """
+
+    type: Literal["handed_back"] = "handed_back"
+    base: str
+    commit: str = ""
+    patch: str = ""
+    branch: str = ""
+    changed: list[tuple[str, str, str]] = Field(default_factory=list)
+    """How (A, D, M, R, T), path, and the path before."""
+    notes: list[str] = Field(default_factory=list)
+
+
+class PlanItem(BaseModel):
+    """One thing to do, as the model keeps it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str
+    status: Literal["open", "doing", "done", "dropped"] = "open"
+
+
+class Planned(Record):
+    """The model's plan, whole, as it is from here on."""
+
+    type: Literal["planned"] = "planned"
+    step: int
+    items: list[PlanItem] = Field(default_factory=list)
+
+
 class Told(Record):
     """A sentence from the loop to the model, such as a nudge to make a call."""
 
@@ -233,6 +295,10 @@ Event = (
     | SnapshotTaken
     | Intended
     | Resulted
+    | Tested
+    | SentBack
+    | HandedBack
+    | Planned
     | Told
     | Networked
     | EpisodeEnded

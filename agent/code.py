@@ -1,0 +1,324 @@
+"""`pilotfish code`: a repository and an instruction in, a tested change out; the folder itself is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish import __version__
+from pilotfish.agent import events as log
+from pilotfish.agent.code_work import CodeWork
+from pilotfish.agent.freeform import FreeForm
+from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
+from pilotfish.agent.player import Job, Player, new_conversation
+from pilotfish.agent.policy import Ask
+from pilotfish.agent.project_tests import compare
+from pilotfish.agent.resume import standing, unknown_call
+from pilotfish.agent.run import OnEvent, closing_record, policy_of, report
+from pilotfish.agent.run_folder import PATCH, SNAPSHOTS, WORKSPACE, check_writable, new_run_folder
+from pilotfish.agent.settings import Settings
+from pilotfish.agent.start import check_start
+from pilotfish.agent.stopping import Stop, stop_on_signals
+from pilotfish.model.protocol import Model
+from pilotfish.sandbox import SandboxError
+from pilotfish.sandbox.repository import Repository, find_repository
+from pilotfish.sandbox.trees import remove_tree
+from pilotfish.sandbox.worktree import WorkTree, check_branch
+from pilotfish.tasks.format import Limits
+from pilotfish.tasks.reader import TaskError
+
+NAME = "code"
+TOOLS = ("shell", "edit")
+_LIMITS = Limits(steps=300, seconds=4 * 3600.0, tokens=1_000_000)
+_TITLE = 70
+
+
+@dataclass(frozen=True)
+class CodeTarget:
+    """What to do where. tests: a command that runs the tests; None looks for one. test_seconds: after which
+    they are ended. attempts: how often the work is tested. branch: a new one for the result, in the user's
+    repository. patch: a file for the result, beside the one in the run's folder.
+    """
+
+    repository: str
+    instruction: str
+    tests: str | None = None
+    test_seconds: float = 900.0
+    attempts: int = 3
+    branch: str | None = None
+    patch: str | None = None
+
+
+async def run_code(
+    target: CodeTarget,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    on_event: OnEvent | None = None,
+    warn: Callable[[str], None] = lambda sentence: None,
+    model: Model | None = None,
+) -> dict[str, Any]:
+    """Do the work in a new run folder and return its report. model: plays instead of the settings' own.
+
+    Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
+    """
+    if not target.instruction.strip():
+        raise TaskError("The instruction is empty; say what to do.")
+    repository = find_repository(Path(target.repository))
+    _check_results(target, repository)
+    settings = _kept_apart(settings, repository)
+    check_start(FreeForm(""), settings, None)
+    if model is None:
+        if (weakness := shortcoming(settings, None)) is not None:
+            warn(weakness)
+        model = open_model(settings)(None)
+    folder = new_run_folder(settings.record_dir)
+    with stop_on_signals() as stop, log.EventLog(folder, on_event) as events:
+        options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
+        events.append(
+            log.RunStarted(
+                run=folder.name,
+                pilotfish=__version__,
+                command="code",
+                model=model_name(settings),
+                attention=attention_of(settings),
+                sandbox_level=settings.sandbox_level,
+                on_host=settings.sandbox_level == 0,
+                network=list(settings.network),
+                options=json.loads(json.dumps(options)),
+            )
+        )
+        with closing_record(events, stop):
+            await _work(target, settings, events, stop, repository, model, ask)
+    return code_report(log.read_run(folder))
+
+
+async def resume_code(
+    run: log.RunLog,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    on_event: OnEvent | None = None,
+    model: Model | None = None,
+) -> dict[str, Any]:
+    """Go on with a run of `run_code` that was killed or stopped, and return its report.
+
+    What was handed back stays; a copy that was not finished is made again.
+    """
+    try:
+        target = CodeTarget(**log.option_of(run.started, "target"))
+    except TypeError:
+        raise log.LogError(log.cannot_go_on(run.started)) from None
+    repository = find_repository(Path(target.repository))
+    check_start(FreeForm(""), settings, None)
+    model = model or open_model(settings)(None)
+    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
+        groups = run.episodes()
+        unknown = unknown_call(groups[-1]) if groups else None
+        note = "The run goes on after its last finished step."
+        if unknown is not None:
+            note = f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
+        events.append(log.Resumed(unknown_call=unknown, note=note))
+        with closing_record(events, stop):
+            await _work(target, settings, events, stop, repository, model, ask, run)
+    return code_report(log.read_run(run.folder))
+
+
+async def _work(
+    target: CodeTarget,
+    settings: Settings,
+    events: log.EventLog,
+    stop: Stop,
+    repository: Repository,
+    model: Model,
+    ask: Ask | None,
+    earlier: log.RunLog | None = None,
+) -> None:
+    """Copy, play, hand back. earlier: what the log of the run holds already."""
+    groups = earlier.episodes() if earlier else []
+    notes: list[str] = []
+    if groups:
+        tree = WorkTree(events.folder)
+    else:
+        _remove_copy(events.folder)
+        with _removed_if_it_fails(events.folder):
+            tree, notes = await asyncio.to_thread(WorkTree.begin, events.folder, repository, _goes_on(stop))
+    if not (groups and log.has_ended(groups[-1])):
+        seen = [one for one in earlier.events if isinstance(one, log.Tested)] if earlier and groups else []
+        work = CodeWork(
+            target.instruction,
+            repository,
+            tree,
+            events,
+            notes=notes,
+            tests=target.tests,
+            seconds=target.test_seconds,
+            attempts=target.attempts,
+            before=seen,
+            level=settings.sandbox_level,
+        )
+        job = Job(
+            0, NAME, work, TOOLS, _LIMITS, None, tree.folder, events.folder / SNAPSHOTS, review=work.review
+        )
+        here = standing(groups[-1], events.frames, new_conversation(settings)) if groups else None
+        async with Player(settings, events, policy_of(settings, ask), stop) as player:
+            await player.play(job, model, resumed=here)
+    await asyncio.to_thread(_hand_back, target, tree, repository, events, notes, stopped=stop.is_set())
+
+
+def _hand_back(
+    target: CodeTarget,
+    tree: WorkTree,
+    repository: Repository,
+    events: log.EventLog,
+    notes: list[str],
+    *,
+    stopped: bool,
+) -> None:
+    """Write the patch, make the branch, and put both on record. A run that was stopped makes no branch."""
+    run = log.read_run(events.folder)
+    taken, own = tree.take()
+    changed = tree.changed(tree.base, taken)
+    patch = events.folder / PATCH
+    data = tree.patch(tree.base, taken)
+    _write(patch, data)
+    notes = [*notes, *(f"{path} is a repository of its own and not part of the result." for path in own)]
+    if changed and tree.mostly_line_ends(tree.base, taken):
+        notes.append("More than half of the changed lines differ in nothing but their ends (CRLF or LF).")
+    commit = branch = ""
+    if changed:
+        ended = next((event for event in reversed(run.events) if isinstance(event, log.EpisodeEnded)), None)
+        commit = tree.keep(taken, _message(target.instruction, ended.answer if ended else ""))
+        if target.branch and not stopped:
+            tree.bring_to(repository, target.branch)
+            branch = target.branch
+        if target.patch and not stopped:
+            patch = Path(target.patch)
+            _write(patch, data)
+    events.append(
+        log.HandedBack(
+            base=tree.base,
+            commit=commit,
+            patch=str(patch) if changed else "",
+            branch=branch,
+            changed=[(one.how, one.path, one.before) for one in changed],
+            notes=notes,
+        )
+    )
+
+
+def code_report(run: log.RunLog) -> dict[str, Any]:
+    """What `--json` prints, read from the log."""
+    target = log.option_of(run.started, "target")
+    back = next((event for event in reversed(run.events) if isinstance(event, log.HandedBack)), None)
+    found: dict[str, Any] = report(run)
+    tests = _tests([event for event in run.events if isinstance(event, log.Tested)])
+    return found | {
+        "repository": target["repository"],
+        "base": back.base if back else None,
+        "commit": (back and back.commit) or None,
+        "branch": (back and back.branch) or None,
+        "patch": (back and back.patch) or None,
+        "changed": [{"how": how, "path": path, "before": old} for how, path, old in back.changed]
+        if back
+        else [],
+        "tests": tests,
+        "notes": back.notes if back else [],
+    }
+
+
+def _tests(runs: list[log.Tested]) -> dict[str, Any] | None:
+    """The tests before the change and after, told apart."""
+    before = [run for run in runs if run.attempt == 0]
+    after = [run for run in runs if run.attempt > 0]
+    if not before:
+        return None
+    seen = compare(before[-1], after[-1]) if after else None
+    return {
+        "command": before[-1].command,
+        "before": _one(before[-1]),
+        "after": _one(after[-1]) if after else None,
+        "attempts": len(after),
+        "verdict": seen.words if seen else "",
+        "new_failures": list(seen.new) if seen else [],
+        "still_failing": list(seen.still) if seen else [],
+    }
+
+
+def _one(run: log.Tested) -> dict[str, Any]:
+    return {"status": run.status, "failed": run.failed, "seconds": run.seconds}
+
+
+def _message(instruction: str, answer: str) -> str:
+    """The message of the commit: the instruction's first line, then the model's summary."""
+    title = instruction.strip().splitlines()[0]
+    title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
+    return f"{title}\n\n{answer.strip()}\n" if answer.strip() else f"{title}\n"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put a file in place whole. Raises `LogError`."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise log.LogError(
+            f"Cannot write {path} ({error.strerror}); free some space, then `pilotfish resume` writes it."
+        ) from error
+
+
+def _check_results(target: CodeTarget, repository: Repository) -> None:
+    """Raise one sentence where the result could not be handed back as it was asked for."""
+    if target.attempts < 1:
+        raise TaskError(f"--attempts is {target.attempts}, but must be at least 1.")
+    if target.branch is not None:
+        check_branch(repository, target.branch)
+    if target.patch is not None:
+        check_writable(Path(target.patch).absolute().parent)
+        if Path(target.patch).exists():
+            raise TaskError(f"--patch {target.patch} exists; give the name of a new file.")
+
+
+def _kept_apart(settings: Settings, repository: Repository) -> Settings:
+    """The settings with a place for the run that is not in the repository. Raises `TaskError`."""
+    runs = settings.record_dir
+    if not runs.resolve().is_relative_to(repository.folder):
+        return settings
+    if settings.record_dir != Settings.model_fields["record_dir"].default:
+        raise TaskError(
+            f"The run's folder would lie in the repository, in {runs.absolute()}; choose another place with "
+            "--record-dir."
+        )
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return settings.model_copy(update={"record_dir": home / "pilotfish" / "runs"})
+
+
+def _goes_on(stop: Stop) -> Callable[[], None]:
+    def goes_on() -> None:
+        if stop.is_set():
+            raise SandboxError("The run was stopped while the repository was copied.")
+
+    return goes_on
+
+
+def _remove_copy(folder: Path) -> None:
+    for name in (WORKSPACE, "git"):
+        if (folder / name).is_dir():
+            remove_tree(folder / name)
+
+
+@contextmanager
+def _removed_if_it_fails(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except SandboxError:
+        _remove_copy(folder)
+        raise

@@ -1,0 +1,139 @@
+"""The environment of `pilotfish code`: a copy of a repository, its tests before the change and after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from pilotfish.agent.code_prompt import first_prompt, objection
+from pilotfish.agent.events import EventLog, Tested
+from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.sandbox.repository import Repository
+from pilotfish.sandbox.worktree import WorkTree
+from pilotfish.tasks.environment import End, Grade
+from pilotfish.tools.grid import Screen
+
+_SHOWN_AT = "/opt/pilotfish/objects-{}"
+"""Where folders of objects are for programs inside."""
+
+
+class CodeWork:
+    """One piece of work on a repository.
+
+    tests: how its tests are run, where the user said it; seconds: after which they are ended. attempts: how
+    often the work is looked at. before: tests that an earlier process of this run has seen, the first of them
+    before any change.
+    """
+
+    def __init__(
+        self,
+        instruction: str,
+        repository: Repository,
+        tree: WorkTree,
+        events: EventLog,
+        *,
+        notes: Sequence[str] = (),
+        tests: str | None = None,
+        seconds: float = 900.0,
+        attempts: int = 3,
+        before: Sequence[Tested] = (),
+        level: int = 3,
+    ) -> None:
+        self._instruction = instruction
+        self._repository = repository
+        self._tree = tree
+        self._events = events
+        self._notes = notes
+        self._tests = tests
+        self._seconds = seconds
+        self._attempts = attempts
+        self._seen = list(before)
+        self._level = level
+
+    def sandbox_spec(self) -> SandboxSpec:
+        shown: dict[Path, str] = {}
+        if self._level == 3:
+            folders = self._tree.objects(self._repository)
+            shown = {folder: _SHOWN_AT.format(number) for number, folder in enumerate(folders)}
+        return SandboxSpec(desktop=False, workspace=self._tree.folder, read_only=shown)
+
+    def screen(self, box: Sandbox) -> Screen | None:
+        return None
+
+    async def start(self, box: Sandbox) -> str:
+        """Give the copy its `.git`, run the tests as they are, and say what is to be done."""
+        places: dict[Path, str] | None = dict(self.sandbox_spec().read_only)
+        if self._level == 0:
+            places = {folder: str(folder) for folder in self._tree.objects(self._repository)}
+        elif self._level == 2:
+            places = None
+        await asyncio.to_thread(self._tree.give_git, self._repository, places)
+        command, why = TestCommand(self._tests or "", "--test"), ""
+        if self._tests is None:
+            found, why = await choose(box, await asyncio.to_thread(find_commands, box.files))
+            command = found or command
+        if command.run:
+            await self._test(box, command.run, "")
+        repository = self._repository
+        where = f" on branch {repository.branch}" if repository.branch else ""
+        return first_prompt(
+            self._instruction,
+            name=repository.folder.name,
+            at=f" at commit {repository.head[:12]}{where}" if repository.head else "",
+            before=self._seen[0] if self._seen else None,
+            no_tests=why,
+            notes=self._notes,
+            files=box.files,
+        )
+
+    async def finished(self, box: Sandbox) -> bool:
+        return False
+
+    async def review(self, box: Sandbox, end: End) -> str | None:
+        """Run the tests on what the model says is finished: why it is not, or None."""
+        tested = await self._look(box, again=True)
+        if tested is None:
+            return None
+        seen = compare(self._seen[0], tested)
+        left = self._attempts - tested.attempt
+        earlier = [one for one in self._seen[1:-1] if one.tree == tested.tree]
+        if seen.passes or left <= 0 or (seen.good and earlier):
+            return None
+        return objection(seen, tested, left)
+
+    async def grade(self, box: Sandbox, end: End) -> Grade:
+        """By the project's tests. Work that was not said to be finished has not passed, whatever they say."""
+        tested = await self._look(box, again=False)
+        unfinished = "" if end.status == "done" else "The model did not say that it has finished. "
+        if tested is None:
+            told = f"{unfinished}There are no tests that could be run; the rest is the model's own word."
+            return Grade(0.0, None if not unfinished else False, told)
+        seen = compare(self._seen[0], tested)
+        good = seen.good and not unfinished
+        return Grade(float(good), good, unfinished + seen.words)
+
+    async def _look(self, box: Sandbox, *, again: bool) -> Tested | None:
+        """What the tests say of the work as it is now; None without tests. again: also if that is known."""
+        await box.shell.end_all()
+        tree, _ = await asyncio.to_thread(self._tree.take)
+        if not self._seen:
+            return None
+        last = self._seen[-1]
+        if last.tree == tree and not again:
+            return last
+        return await self._test(box, last.command, tree)
+
+    async def _test(self, box: Sandbox, command: str, tree: str) -> Tested:
+        """Run the tests; what they leave behind in the workspace is taken away again."""
+        try:
+            before: str | None = await box.snapshot("before the tests were run")
+        except SandboxError:
+            before = None
+        tested = await run_tests(box, command, self._seconds, len(self._seen), tree)
+        if before is not None:
+            await box.restore(before)
+        self._events.append(tested)
+        self._seen.append(tested)
+        return tested

@@ -1,0 +1,234 @@
+"""A project's own tests: how they are run, found from its files, and what one run of them said."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pilotfish.agent.events import Tested
+from pilotfish.agent.show import tests_went
+from pilotfish.sandbox import Files, Sandbox, SandboxPathError
+
+_MAX_BYTES = 1 << 20
+_SHOWN = 12_000
+"""Characters of the output that are kept, from its end."""
+_NAMED = 20
+_FAILED = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"^(?:FAILED|ERROR) (\S+\.py(?:::.*?)?)(?: - .*)?$",  # pytest
+        r"^(?:FAIL|ERROR): (\S.*)$",  # unittest
+        r"^test (\S+) \.\.\. FAILED$",  # cargo
+        r"^\s*--- FAIL: (\S+)",  # go, one test
+        r"^FAIL\s+(\S+)",  # go, a package; jest, a file
+        r"^\s*not ok \d+ -? ?(.+)$",  # TAP
+        r"^\s*✖ (.+?)(?: \([\d.]+m?s\))?$",  # node --test
+    )
+)
+_ENV = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+
+
+@dataclass(frozen=True)
+class TestCommand:
+    """How tests are run. found: from what; needs: bash that succeeds where it can be run here."""
+
+    run: str
+    found: str
+    needs: str = "true"
+
+
+def find_commands(files: Files) -> list[TestCommand]:
+    """How the tests of a project may be run, the likeliest first, by the files in its folder."""
+    names = {entry.name for entry in files.list()}
+    found: list[TestCommand] = []
+    if source := _says_pytest(files, names):
+        found += _pytest(names, source)
+    if "package.json" in names and (package := _npm(files, names)):
+        found.append(package)
+    if "Cargo.toml" in names:
+        found.append(TestCommand("cargo test", "Cargo.toml", "command -v cargo"))
+    if "go.mod" in names:
+        found.append(TestCommand("go test ./...", "go.mod", "command -v go"))
+    for name in ("Makefile", "makefile", "GNUmakefile"):
+        if name in names and (target := re.search(r"^(test|check)\s*:(?!=)", _text(files, name), re.M)):
+            found.append(TestCommand(f"make {target[1]}", name, "command -v make"))
+            break
+    if not any(command.found.startswith(("py", "setup", "tox", "conf")) for command in found):
+        found += _python_tests(files, names)
+    return found
+
+
+def _says_pytest(files: Files, names: set[str]) -> str:
+    """The file that says that pytest is used, if one does."""
+    if names & {"pytest.ini", ".pytest.ini", "conftest.py"}:
+        return min(names & {"pytest.ini", ".pytest.ini", "conftest.py"})
+    if "pyproject.toml" in names:
+        try:
+            tools = tomllib.loads(_text(files, "pyproject.toml")).get("tool", {})
+        except tomllib.TOMLDecodeError:
+            tools = {}
+        if "pytest" in tools:
+            return "pyproject.toml"
+    for name, section in (("setup.cfg", "tool:pytest"), ("tox.ini", "pytest")):
+        if name in names:
+            parser = configparser.ConfigParser(strict=False, interpolation=None)
+            try:
+                parser.read_string(_text(files, name))
+            except configparser.Error:
+                continue
+            if parser.has_section(section):
+                return name
+    return ""
+
+
+def _pytest(names: set[str], source: str) -> list[TestCommand]:
+    """With the project's own environment if it has one, else with the machine's Python."""
+    pythons = [f"{name}/bin/python" for name in (".venv", "venv") if name in names]
+    return [
+        TestCommand(f"{python} -m pytest -q", source, f"{python} -c 'import pytest'")
+        for python in (*pythons, "python3")
+    ]
+
+
+def _python_tests(files: Files, names: set[str]) -> list[TestCommand]:
+    """Python's own conventions, where nothing says how the tests are run."""
+    places = [("", names)]
+    for name in ("tests", "test"):
+        if name in names:
+            try:
+                places.append((name, {entry.name for entry in files.list(name)}))
+            except SandboxPathError:
+                continue
+    for place, inside in places:
+        if any(re.fullmatch(r"test_.*\.py|.*_test\.py", name) for name in inside):
+            source = f"the files in {place}/" if place else "its files"
+            where = f" -s {place}" if place else ""
+            unittest = TestCommand(f"python3 -m unittest discover{where}", source, "command -v python3")
+            return [*_pytest(names, source), unittest]
+    return []
+
+
+def _npm(files: Files, names: set[str]) -> TestCommand | None:
+    try:
+        script = json.loads(_text(files, "package.json"))["scripts"]["test"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    if not isinstance(script, str) or "no test specified" in script:
+        return None
+    manager = next(
+        (tool for lock, tool in (("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn")) if lock in names), "npm"
+    )
+    return TestCommand(f"{manager} test", "package.json", f"command -v {manager}")
+
+
+def _text(files: Files, name: str) -> str:
+    try:
+        return files.read_bytes(name, _MAX_BYTES).decode("utf-8", "replace")
+    except SandboxPathError:
+        return ""
+
+
+async def choose(box: Sandbox, commands: Sequence[TestCommand]) -> tuple[TestCommand | None, str]:
+    """The first that can be run in this sandbox; or none, and a sentence that says why."""
+    for command in commands:
+        if (await _bash(box, command.needs, 30.0))[0] == 0:
+            return command, ""
+    if not commands:
+        return (
+            None,
+            "No tests were found, so nothing could be checked; --test names a command that runs them.",
+        )
+    first = commands[0]
+    return None, (
+        f"The tests ({first.run}, by {first.found}) need what is not in the sandbox, so nothing could be "
+        "checked; --test names another command."
+    )
+
+
+async def run_tests(box: Sandbox, command: str, seconds: float, attempt: int, tree: str = "") -> Tested:
+    """Run tests in a fresh shell in the workspace, and end all that they started.
+
+    seconds: after which they are ended. attempt: 0 before any change.
+    """
+    began_s = time.monotonic()
+    status, output = await _bash(box, command, seconds)
+    hit = await box.limits_hit()
+    return Tested(
+        attempt=attempt,
+        command=command,
+        status=status,
+        failed=failures_in(output),
+        output=output[-_SHOWN:],
+        seconds=round(time.monotonic() - began_s, 3),
+        tree=tree,
+        note=" ".join(hit),
+    )
+
+
+async def _bash(box: Sandbox, text: str, seconds: float) -> tuple[int | None, str]:
+    process = await box.run(["bash", "--noprofile", "--norc", "-c", text], env=_ENV)
+    try:
+        status: int | None = await process.wait(seconds)
+    except TimeoutError:
+        status = None
+    finally:
+        await process.kill()
+    return status, process.output
+
+
+def failures_in(output: str) -> list[str]:
+    """The names of tests that failed, as the usual runners print them, in order, each once."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output).replace("\r\n", "\n")
+    found = {match[1].strip(): None for pattern in _FAILED for match in pattern.finditer(plain)}
+    return list(found)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What tests say after a change, against before it.
+
+    good: none fails that did not fail before. passes: all pass. new, still: the names of those that fail, as
+    far as they have names. words: a sentence.
+    """
+
+    good: bool
+    passes: bool
+    new: tuple[str, ...]
+    still: tuple[str, ...]
+    words: str
+
+
+def compare(before: Tested, after: Tested) -> Comparison:
+    """Tell what a change broke from what was broken before."""
+    if after.status == 0:
+        told = "pass, as before the change" if before.status == 0 else f"pass; before: {tests_went(before)}"
+        return Comparison(True, True, (), (), f"The tests {told}.")
+    if after.status is None:
+        words = f"The tests did not end within {after.seconds:.0f} s"
+        if before.status is None:
+            return Comparison(True, False, (), (), f"{words}, as before the change.")
+        return Comparison(False, False, (), (), f"{words}; before the change: {tests_went(before)}.")
+    known = set(before.failed)
+    new = tuple(name for name in after.failed if name not in known)
+    still = tuple(name for name in after.failed if name in known)
+    if before.status == 0 or new or (before.status is None and not still):
+        names = f": {named(new or still)}" if new or still else ""
+        more = f", and {len(still)} that failed before" if still and new else ""
+        return Comparison(
+            False, False, new, still, f"Tests fail that did not fail before the change{names}{more}."
+        )
+    names = f": {named(still)}" if still else ""
+    return Comparison(
+        True, False, new, still, f"The only tests that fail failed before the change too{names}."
+    )
+
+
+def named(names: Sequence[str]) -> str:
+    """Names of tests for a sentence."""
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
