@@ -24,6 +24,9 @@ from packaging.utils import canonicalize_name
 
 from pilotfish.agent import cli
 
+from .own_desktop import wait_for
+from .processes import living
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("agent", "kernels", "model", "sandbox", "tasks", "tools")
 MAX_TRACKED_BYTES = 48 * 2**20
@@ -331,7 +334,4 @@ def test_an_interrupted_make_test_leaves_neither_half_of_it(tmp_path: Path) -> N
     assert process.wait(timeout=30) != 0
     pids = [int(line.split()[0]) for line in started.read_text().splitlines()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    wait_for(lambda: not living(pids))

@@ -94,8 +94,13 @@ async def test_a_clip_spans_the_action(x_server: Any, painter: Painter, use_dama
 
 
 async def test_a_late_effect_is_waited_for(x_server: Any, painter: Painter, use_damage: bool) -> None:
+    over = asyncio.Event()
+
     async def paint_later() -> None:
-        await asyncio.sleep(0.22)
+        if expected:
+            await asyncio.sleep(0.3)  # longer than the screen is to be still, and shorter than its patience
+        else:
+            await over.wait()
         painter.fill(20, 30, 60, 60, RED)
 
     async def act() -> bool:
@@ -104,11 +109,12 @@ async def test_a_late_effect_is_waited_for(x_server: Any, painter: Painter, use_
 
     later: list[asyncio.Task[None]] = []
     words = {}
-    async with Recorder(x_server.name, REGION, use_damage=use_damage) as recorder:
+    async with Recorder(x_server.name, REGION, quiet_ms=250, use_damage=use_damage) as recorder:
         for expected in (False, True):
             painter.fill(20, 30, 60, 60, BLUE)
             await recorder.clip()
             words[expected] = (await recorder.clip(act)).word
+            over.set()
             await later[-1]
     assert words == {False: "unchanged", True: "settled"}
 

@@ -21,6 +21,8 @@ from pilotfish.agent import events as log
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
 from pilotfish.tasks.format import Task
 
+from ..own_desktop import wait_for
+from ..processes import living
 from .conftest import Command
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
@@ -257,14 +259,13 @@ def test_a_signal_stops_the_run_at_once_and_leaves_nothing(tmp_path: Path, numbe
     children = descendants(process.pid)
     assert len(children) >= 3
     process.send_signal(number)
-    assert process.wait(timeout=5) == 128 + number
+    assert process.wait(timeout=30) == 128 + number
     run = log.read_run(only_run(tmp_path))
     assert run.ended is not None
     assert run.ended.status == "interrupted"
     ends = [event for event in run.events if isinstance(event, log.EpisodeEnded)]
     assert [event.end for event in ends] == ["stopped"]
-    time.sleep(0.2)
-    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
+    wait_for(lambda: not living(children))
 
 
 def test_a_stopped_bench_says_how_to_go_on(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_a_stopped_bench_says_how_to_go_on(tmp_path: Path) -> None:
     ):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=10)
+    said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"pilotfish resume runs/{only_run(tmp_path).name} goes on" in said
 

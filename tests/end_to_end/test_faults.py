@@ -19,6 +19,8 @@ from pilotfish.sandbox.inside.processes import below, processes
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tasks.format import Task
 
+from ..own_desktop import wait_for
+from ..processes import living
 from .conftest import SHELL, Open, call, turn
 
 pytestmark = pytest.mark.timeout(120)
@@ -161,7 +163,4 @@ def test_an_agent_that_is_killed_leaves_a_whole_log_and_nothing_else(tmp_path: P
     run = log.read_run(folder)
     assert list(run.warnings) == []
     assert isinstance(run.events[-1], log.Intended)
-    deadline = time.monotonic() + 15
-    while left := [pid for pid in children if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    wait_for(lambda: not living(children), 15)

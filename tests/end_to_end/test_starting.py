@@ -17,6 +17,9 @@ import pytest
 from pilotfish.agent import events as log
 from pilotfish.tasks.format import Task
 
+from ..own_desktop import wait_for
+from ..processes import living_in_session
+
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 
 
@@ -122,8 +125,9 @@ def test_a_signal_at_the_beginning_ends_it_and_leaves_nothing(
     run = log.read_run(Path(tmp_path / found["folder"]))
     assert run.ended is not None
     assert run.ended.status == "interrupted"
-    # All that a run starts is in its session or in namespaces that end with what is there.
-    assert subprocess.run(["pgrep", "-s", str(process.pid)]).returncode == 1
+    # All that a run starts is in its session or in namespaces that end with what is there. What has only just
+    # been started when the signal comes is told to end and not waited for.
+    wait_for(lambda: not living_in_session(process.pid))
 
 
 def test_ctrl_c_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:

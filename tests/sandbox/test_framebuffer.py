@@ -54,7 +54,7 @@ async def test_what_a_program_puts_there_is_one_sentence_and_waits_for_nobody(do
         began = time.monotonic()
         with pytest.raises(SandboxError, match="a program inside has changed it") as caught:
             box.framebuffer.grab(0, 0, 64, 64)
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
         assert "\n" not in str(caught.value)
 
 
@@ -69,7 +69,7 @@ async def test_a_dead_x_server_gives_no_old_picture() -> None:
         await box.shell.run(
             "kill -9 $(pgrep -x Xvfb); while pgrep -x Xvfb; do sleep 0.01; done", timeout_s=10
         )
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 20
         while box.framebuffer._is_alive() and time.monotonic() < deadline:
             await box.shell.run("sleep 0.01")
         with pytest.raises(SandboxError, match="X server has ended"):

@@ -20,6 +20,7 @@ from Xlib import X, Xatom, error
 from Xlib.ext import xtest
 
 from pilotfish.sandbox import HostDesktop, SandboxError
+from pilotfish.sandbox.host_guard import CORNER_S
 from pilotfish.sandbox.host_traces import BORROWED_PROPERTY, Traces
 from pilotfish.sandbox.monitors import pick_monitor, read_monitors
 from pilotfish.sandbox.x_properties import set_numbers
@@ -180,7 +181,7 @@ async def test_a_display_that_is_gone_is_told(monkeypatch: Any) -> None:
         monkeypatch.setenv("DISPLAY", found.name)
         context = guarded()
         host, told = await context.__aenter__()
-    assert await told.within(5)
+    assert await told.within(20)
     assert told.why == "The emergency stop was ended from outside."
     with pytest.raises(SandboxError, match="is gone"):
         host.monitor()
@@ -254,7 +255,7 @@ async def test_the_hot_key_stops_within_two_tenths_of_a_second(desktop: Any) -> 
             assert host.hot_key.startswith("Ctrl+Alt+Escape stops the run, and so")
             began_s = time.monotonic()
             desktop.hand_presses("Control_L", "Alt_L", "Escape")
-            assert await told.within(5)
+            assert await told.within(20)
             desktop.hand_releases("Control_L", "Alt_L", "Escape")
             print(f"hot key noticed after {(told.at_s - began_s) * 1000:.0f} ms")
             assert told.why == host.stopped == "The user pressed Ctrl+Alt+Escape."
@@ -271,7 +272,7 @@ async def test_the_hot_key_works_while_a_menu_has_grabbed_the_keyboard(desktop: 
         window.display.sync()
         async with guarded() as (_, told):
             desktop.hand_presses("Control_L", "Alt_L", "Escape")
-            assert await told.within(5)
+            assert await told.within(20)
             desktop.hand_releases("Control_L", "Alt_L", "Escape")
     finally:
         window.close()
@@ -287,7 +288,7 @@ async def test_a_hot_key_of_another_program_is_told_and_still_stops(desktop: Any
         async with guarded() as (host, told):
             assert "another program has it too" in host.hot_key
             desktop.hand_presses("Control_L", "Alt_L", "Escape")
-            assert await told.within(5)
+            assert await told.within(20)
             desktop.hand_releases("Control_L", "Alt_L", "Escape")
     finally:
         other.close()
@@ -319,7 +320,7 @@ async def test_a_guard_that_is_late_judges_what_was_held_then(desktop: Any) -> N
             desktop.hand_presses("Control_L", "Alt_L", "Escape")
             desktop.hand_releases("Control_L", "Alt_L", "Escape")
             os.kill(host._guard.pid, signal.SIGCONT)
-            assert await told.within(5)
+            assert await told.within(20)
     finally:
         window.close()
 
@@ -328,18 +329,26 @@ async def test_a_guard_that_is_late_judges_what_was_held_then(desktop: Any) -> N
 async def test_the_mouse_in_a_corner_stops(desktop: Any, corner: tuple[int, int]) -> None:
     async with guarded() as (_, told):
         desktop.hand_moves(*corner)
-        assert await told.within(5)
+        assert await told.within(20)
         assert "pushed the pointer into a corner" in told.why
 
 
 async def test_passing_a_corner_does_not_stop(desktop: Any) -> None:
-    async with guarded() as (_, told):
-        for _ in range(5):
-            desktop.hand_moves(0, 0)
-            await asyncio.sleep(0.02)
-            desktop.hand_moves(400, 300)
-            await asyncio.sleep(0.02)
-        assert not await told.within(0.3)
+    for _ in range(20):
+        longest_s = 0.0
+        async with guarded() as (_, told):
+            for _ in range(5):
+                began_s = time.monotonic()
+                desktop.hand_moves(0, 0)
+                await asyncio.sleep(0.02)
+                desktop.hand_moves(400, 300)
+                longest_s = max(longest_s, time.monotonic() - began_s)
+                await asyncio.sleep(0.02)
+            stopped = await told.within(0.3)
+        if longest_s < CORNER_S:
+            assert not stopped, told.why
+            return
+    pytest.skip("this machine is too busy to pass a corner quickly")
 
 
 async def test_the_agent_in_a_corner_does_not_stop_and_the_person_there_does(desktop: Any) -> None:
@@ -349,10 +358,10 @@ async def test_the_agent_in_a_corner_does_not_stop_and_the_person_there_does(des
             traces.note_pointer(x, y)
             xtest.fake_input(desktop.display, X.MotionNotify, x=x, y=y)
             desktop.display.sync()
-            assert not await told.within(0.25)
+            assert not await told.within(0.25), told.why
         desktop.hand_moves(-5, -5, by=True)
         assert desktop.pointer() == (0, 0)
-        assert await told.within(5)
+        assert await told.within(20)
 
 
 async def test_a_remote_hand_in_a_corner_stops(desktop: Any) -> None:
@@ -361,7 +370,7 @@ async def test_a_remote_hand_in_a_corner_stops(desktop: Any) -> None:
         Traces(desktop.display).note_pointer(500, 500)
         xtest.fake_input(desktop.display, X.MotionNotify, x=0, y=899)
         desktop.display.sync()
-        assert await told.within(5)
+        assert await told.within(20)
 
 
 async def test_a_stop_lets_go_of_what_is_down(desktop: Any) -> None:
@@ -375,7 +384,7 @@ async def test_a_stop_lets_go_of_what_is_down(desktop: Any) -> None:
         desktop.display.sync()
         desktop.hand_presses("a")
         desktop.hand_moves(0, 0)
-        assert await told.within(5)
+        assert await told.within(20)
         assert desktop.keys_down() == [desktop.code("a")], "the person's own key stays as it is"
         assert not desktop.root.query_pointer().mask & X.Button1Mask
     desktop.hand_releases("a")

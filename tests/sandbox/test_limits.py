@@ -87,7 +87,7 @@ async def test_memory_that_is_shared(box: Sandbox, group: bool) -> None:
 async def test_memory_of_many_small_programs(box: Sandbox, group: bool) -> None:
     """None is big by itself; those in one command go together, and an earlier job stays."""
     await box.shell.run("sleep 6400 & ")
-    many = f"for i in $(seq 8); do {python(TAKE, '80')} & done; wait"
+    many = f"for i in $(seq 8); do {python(TAKE, '80')} & done; wait -n; kill $(jobs -p)"
     box.files.write_text("many", many)
     await said(box, "bash many 2>/dev/null; (exit 9)")
     assert (await box.shell.run("pgrep -fc '^sleep 6400'")).output == "1\n"
@@ -111,7 +111,8 @@ async def test_processes(box: Sandbox) -> None:
     command = "for i in $(seq 200); do sleep 5 & done; wait"
     result = await box.shell.run(command, timeout_s=4)
     assert any("limit of 120 processes" in sentence for sentence in result.limits), result
-    assert (await box.shell.run("echo fine", timeout_s=20)).output == "fine\n"
+    after = await box.shell.run("echo fine", timeout_s=20)
+    assert after.output == "fine\n", after
 
 
 async def test_open_files(box: Sandbox) -> None:

@@ -257,11 +257,13 @@ async def test_an_inner_side_that_lies_ends_its_session_only(
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("__main__.py", HOSTILE.format(packets=packets))
-    with monkeypatch.context() as patch:
-        patch.setattr(shell_session, "_modules", archive.getvalue)
-        running = asyncio.ensure_future(shell.run("true", timeout_s=0.3))
-        await asyncio.sleep(0)
-    result = await running
+    with monkeypatch.context() as short:
+        short.setattr(shell_session, "_START_S", 3.0)  # what says nothing is waited for that long
+        with monkeypatch.context() as patch:
+            patch.setattr(shell_session, "_modules", archive.getvalue)
+            running = asyncio.ensure_future(shell.run("true", timeout_s=0.3))
+            await asyncio.sleep(0)
+        result = await running
     assert "without its variables" in result.note
     assert (await shell.run("echo fine")).output == "fine\n"
 

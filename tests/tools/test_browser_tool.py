@@ -183,7 +183,7 @@ async def test_a_dialog_answered_on_the_display(desk: Desk) -> None:
     checked = validate(desk.computer, {"action": "key", "text": "Return"})
     assert not isinstance(checked, ToolResult)
     assert (await desk.computer.run(checked, desk.context)).ok
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not (result := await desk.result("read")).ok:
         assert time.monotonic() < deadline, result.text
         await asyncio.sleep(0.1)
@@ -237,7 +237,7 @@ async def test_a_download_that_grows_too_large(desk: Desk, monkeypatch: pytest.M
     await desk.ok("navigate", url=f"{SITE}/endless")
     said = await desk.ok("downloads", timeout=20)
     assert re.search(r"too large: /workspace/Downloads/endless\S*, \d+ bytes$", said)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while left() != before:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

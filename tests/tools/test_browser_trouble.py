@@ -15,6 +15,7 @@ from pilotfish.sandbox.pieces import find_chromium
 from pilotfish.tools.base import ToolResult, validate
 from pilotfish.tools.browser import limit_s
 
+from ..own_desktop import until
 from .desk import SITE, Desk
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
@@ -63,7 +64,7 @@ async def test_a_download_that_never_ends(desk: Desk) -> None:
     await desk.ok("navigate", url=f"{SITE}/endless")
     started = time.monotonic()
     said = await desk.ok("downloads", timeout=1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert re.search(r"running: /workspace/Downloads/endless\S*, \d+ bytes", said)
     await desk.box.browser.restart()
     assert "the browser had ended and was started again" in await desk.ok("navigate", url=SITE)
@@ -109,7 +110,7 @@ async def test_a_page_whose_frames_come_and_go(desk: Desk) -> None:
 async def test_a_browser_that_is_killed_between_calls(desk: Desk) -> None:
     await desk.ok("navigate", url=SITE)
     await desk.box.shell.run("pkill -9 -o -x chromium")
-    await asyncio.sleep(0.5)
+    await until(lambda: not desk.box.browser.is_running, 20)
     text = await desk.ok("navigate", url=f"{SITE}/next")
     assert "[the browser had ended and was started again: its tabs and pages are gone]" in text
     assert "second page" in await desk.ok("read")
@@ -118,7 +119,7 @@ async def test_a_browser_that_is_killed_between_calls(desk: Desk) -> None:
 async def test_a_driver_that_is_killed_between_calls(desk: Desk) -> None:
     await desk.ok("navigate", url=SITE)
     await desk.box.shell.run("pkill -9 -f run-driver")
-    await asyncio.sleep(0.5)
+    await until(lambda: not desk.box.browser.is_running, 20)
     assert "started again" in await desk.ok("navigate", url=f"{SITE}/next")
     assert "second page" in await desk.ok("read")
 

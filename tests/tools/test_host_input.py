@@ -20,6 +20,7 @@ from Xlib.ext import xtest
 from pilotfish.sandbox import HostDesktop
 from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.computer import ComputerTool
+from pilotfish.tools.host_input import STILL_S
 
 from ..own_desktop import until, wait_for
 
@@ -214,12 +215,17 @@ async def test_a_moving_mouse_is_waited_for(desktop: Any, hands: Hands) -> None:
     try:
         assert (await hands("mouse_move", coordinate=[500, 500])).ok
         moving = asyncio.ensure_future(hands("left_click", coordinate=[100, 100]))
+        presses, still_s = [], 0.0
         for step in range(30):
+            moved_s = time.monotonic()
             desktop.hand_moves(1200 + step, 300)
             await asyncio.sleep(0.02)
-            assert window.presses() == []
+            presses += window.presses()
+            # A busy machine may hold the hand itself still for so long that it seems to have let go.
+            still_s = max(still_s, time.monotonic() - moved_s)
+            assert not presses or still_s > STILL_S / 2
         assert (await moving).ok
-        assert window.presses() == [(1100, 90)]
+        assert presses + window.presses() == [(1100, 90)]
     finally:
         window.close()
 
@@ -237,7 +243,6 @@ async def test_a_pointer_that_the_person_took_away_is_told(desktop: Any, hands: 
             hands("left_click_drag", start_coordinate=[200, 200], coordinate=[800, 800])
         )
         await until(window.presses)
-        await asyncio.sleep(0.08)
         desktop.hand_moves(1111, 222)
         result = await dragging
         assert result.ok
