@@ -7,6 +7,7 @@ truncate, fork.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -30,6 +31,10 @@ class Cache:
     def __len__(self) -> int:
         """Pages it holds, shared ones included."""
         return len(self._pages)
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of its pages, in the order of its tokens."""
+        return iter(self._pages)
 
     @property
     def capacity(self) -> int:

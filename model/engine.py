@@ -1,21 +1,19 @@
 """The in-process `Model`: renders a conversation, computes what is new of it, and writes the answer.
 
-The network runs in one worker thread, so the event loop stays free; the thread looks at `stop` before every
-layer while it reads the prompt, and before every token of the answer.
+The network runs in one worker thread, so the event loop stays free; the thread looks at every answer's `stop`
+before every layer while it reads a prompt, and before every token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import math
 import os
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,34 +21,60 @@ import torch
 from torch import Tensor
 
 from pilotfish.model import checkpoint
+from pilotfish.model.answer import Answer
 from pilotfish.model.chat import ChatFormat, Thinking
-from pilotfish.model.constraint import CallConstraint, CallConstraints
+from pilotfish.model.constraint import CallConstraints
+from pilotfish.model.features import Features
 from pilotfish.model.folder import find_folder
-from pilotfish.model.images import Media, clip_grid, clip_patches
-from pilotfish.model.m3 import M3
+from pilotfish.model.images import Media, clip_grid
 from pilotfish.model.memory import memory_named
-from pilotfish.model.parser import AnswerParser, Event
+from pilotfish.model.parser import AnswerParser
 from pilotfish.model.prefixes import Prefixes
-from pilotfish.model.protocol import CallChunk, Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
+from pilotfish.model.protocol import Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
+from pilotfish.model.rows import WIDTH
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
 from pilotfish.model.saved import key_of
-from pilotfish.model.sequence import Tokens
+from pilotfish.model.scheduler import Append, Need, Scheduler, Steps
+from pilotfish.model.sequence import Tokens, TokenSequence
 from pilotfish.model.stopping import StopFilter
 from pilotfish.model.text import AttentionKind
-from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, IncrementalDecoder, Tokenizer
+from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
 
 DTypeName = Literal["auto", "bfloat16", "float32"]
 Reason = Literal["end", "length", "time", "stop"]
 
 CPU_CHUNK, GPU_CHUNK = 256, 2048
-FEATURE_BYTES = 256 * 1024**2
+AT_ONCE = WIDTH
+"""Answers computed at once; others wait. One decoding pass is enough for them."""
+
+
+@dataclass
+class Request:
+    """What was asked, whom to tell, and what it cost so far in wall seconds."""
+
+    conversation: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    limits: Limits
+    stopped: Callable[[], bool]
+    tell: Callable[[Chunk], None]
+    came_s: float
+    deadline_s: float | None = None
+    vision_s: float = 0.0
+    prefill_s: float = 0.0
+
+    def cut_short(self) -> Reason | None:
+        """Why the answer ends now, if it does."""
+        if self.stopped():
+            return "stop"
+        return None if self.deadline_s is None or time.perf_counter() < self.deadline_s else "time"
 
 
 class Engine:
     """A checkpoint that answers conversations on this machine.
 
     It keeps the caches of the last prompts: a prompt that begins like one of them is computed from where it
-    differs. Answers do not depend on that (see `sequence.py`). Answers are computed one at a time.
+    differs. Several answers are computed at once (see `scheduler.py`). An answer depends neither on what was
+    cached (see `sequence.py`) nor on what is computed beside it (see `rows.py`).
     """
 
     def __init__(
@@ -81,7 +105,7 @@ class Engine:
         self.prefixes = Prefixes(self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention)
         self.sequence = self.prefixes.new()
         self.features = Features(self.model)
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._scheduler = Scheduler(AT_ONCE)
 
     @property
     def name(self) -> str:
@@ -113,7 +137,7 @@ class Engine:
         return await self._work(lambda: self.prefixes.load(path, self._key))
 
     async def _work(self, job: Callable[[], int]) -> int:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, job)
+        return await asyncio.wrap_future(self._scheduler.run(job))
 
     @functools.cached_property
     def _key(self) -> dict[str, str]:
@@ -142,56 +166,42 @@ class Engine:
         chunks: asyncio.Queue[Chunk | None] = asyncio.Queue()
         left = threading.Event()
 
-        def work() -> None:
-            try:
-                for chunk in self._answer(
-                    conversation, tools, limits, lambda: stop.is_set() or left.is_set()
-                ):
-                    loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            finally:
-                loop.call_soon_threadsafe(chunks.put_nowait, None)
+        def tell(chunk: Chunk | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed on the way
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+        request = Request(
+            conversation, tools, limits, lambda: stop.is_set() or left.is_set(), tell, time.perf_counter()
+        )
+        task = self._scheduler.submit(self._answer(request), lambda: request.cut_short() is not None)
+        task.add_done_callback(lambda _: tell(None))
 
         async def leave_the_queue() -> None:
             await stop.wait()
-            if job.cancel():
+            if self._scheduler.leave(task):
                 chunks.put_nowait(EndChunk("stop"))
-                chunks.put_nowait(None)
 
-        job = self._worker.submit(work)
-        running = asyncio.wrap_future(job)
         leaving = asyncio.create_task(leave_the_queue())
         try:
             while (chunk := await chunks.get()) is not None:
                 yield chunk
-            if not job.cancelled():
-                await running
+            if not task.cancelled():
+                task.result()
         finally:
-            # Whoever leaves early must not leave a thread behind that still writes to the cache.
+            # Whoever leaves early must not leave an answer behind that is still computed.
             leaving.cancel()
             left.set()
-            job.cancel()
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()
+            if not self._scheduler.leave(task) and not task.done():
+                await asyncio.wait([asyncio.wrap_future(task)])
 
     def close(self) -> None:
-        """Wait for the worker thread to end."""
-        self._worker.shutdown()
+        """Wait for all answers to end."""
+        self._scheduler.close()
 
-    def _answer(
-        self,
-        conversation: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        limits: Limits,
-        stopped: Callable[[], bool],
-    ) -> Iterator[Chunk]:
-        deadline_s = time.monotonic() + limits.max_seconds
-
-        def cut_short() -> Reason | None:
-            if stopped():
-                return "stop"
-            return "time" if time.monotonic() >= deadline_s else None
-
+    def _answer(self, request: Request) -> Steps:
+        """Compute one answer, step by step, and tell its chunks."""
+        limits = request.limits
+        request.deadline_s = time.perf_counter() + limits.max_seconds
         sampler = Sampler(
             temperature=limits.temperature,
             top_p=limits.top_p,
@@ -202,11 +212,11 @@ class Engine:
         )
         in_thinking = limits.thinking == "enabled"
         constraint = (
-            self._constraints.start(tools, in_thinking=in_thinking, choice=limits.tool_choice)
+            self._constraints.start(request.tools, in_thinking=in_thinking, choice=limits.tool_choice)
             if limits.constrained
             else None
         )
-        prompt = self.format.render(conversation, tools, limits.thinking)
+        prompt = self.format.render(request.conversation, request.tools, limits.thinking)
         place_ids = (self.config.image_token_id, self.config.video_token_id)
         tokens = Tokens.lay_out(prompt.ids, prompt.media, place_ids)
         room = self.context - len(tokens)
@@ -215,67 +225,107 @@ class Engine:
                 f"The conversation has {len(tokens)} tokens and {self.name} reads at most "
                 f"{self.context - 1}; drop its oldest clips or start a new one."
             )
+        answer = Answer(
+            AnswerParser(request.tools, starts_in_thinking=in_thinking),
+            self.tokenizer.decoder(),
+            sampler,
+            constraint,
+            StopFilter(limits.stop),
+        )
         most = max(0, min(limits.max_tokens, room))
-        began_s, self.features.seconds = time.perf_counter(), 0.0
         with memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
-            self.sequence = self.prefixes.pick(tokens, most)
-            cached = self.sequence.length
-            scores = self.sequence.extend(
-                tokens,
-                lambda number: self.features.of(tokens.spans[number].content, prompt.media[number]),
-                lambda: cut_short() is not None,
+            sequence = yield from self._sequence(tokens, most, request)
+            cached = 0 if sequence is None else sequence.length
+            scores, reason = None, None
+            try:
+                if sequence is not None:
+                    scores = yield from self._read(sequence, tokens, prompt.media, request)
+                read_s = time.perf_counter()
+                if sequence is not None and scores is not None:
+                    reason = yield from self._write(sequence, scores, answer, most, request)
+            finally:
+                if sequence is not None:
+                    self.prefixes.put_back(sequence)
+        for chunk in answer.close():
+            request.tell(chunk)
+        usage = Usage(
+            input_tokens=len(tokens),
+            cached_tokens=cached,
+            output_tokens=len(answer.logprobs),
+            vision_s=request.vision_s,
+            prefill_s=request.prefill_s,
+            decode_s=time.perf_counter() - read_s,
+        )
+        request.tell(
+            EndChunk(
+                reason or request.cut_short() or "stop",
+                usage,
+                tuple(answer.parser.faults),
+                tuple(answer.logprobs) if limits.logprobs else None,
+                answer.stops.found,
             )
-            read_s = time.perf_counter()
-            answer = _Answer(
-                AnswerParser(tools, starts_in_thinking=in_thinking),
-                self.tokenizer.decoder(),
-                sampler,
-                constraint,
-                StopFilter(limits.stop),
-            )
-            reason = yield from self._write(scores, answer, most, cut_short)
-        vision_s = self.features.seconds
-        yield EndChunk(
-            reason,
-            Usage(
-                input_tokens=len(tokens),
-                cached_tokens=cached,
-                output_tokens=len(answer.logprobs),
-                vision_s=vision_s,
-                prefill_s=read_s - began_s - vision_s,
-                decode_s=time.perf_counter() - read_s,
-            ),
-            tuple(answer.parser.faults),
-            tuple(answer.logprobs) if limits.logprobs else None,
-            answer.stops.found,
         )
 
+    def _sequence(
+        self, tokens: Tokens, most: int, request: Request
+    ) -> Generator[Need, Tensor | None, TokenSequence | None]:
+        """Wait for a sequence with room for a prompt and its answer; None when the answer is cut short."""
+        while request.cut_short() is None:
+            sequence = self.prefixes.pick(tokens, most)
+            if sequence is not None:
+                self.sequence = sequence
+                return sequence
+            yield "wait"
+        return None
+
+    def _read(
+        self, sequence: TokenSequence, tokens: Tokens, media: Sequence[Media], request: Request
+    ) -> Generator[Need, Tensor | None, Tensor | None]:
+        """Compute a prompt, other answers taking turns; returns the scores after it, None if cut short."""
+
+        def features(number: int) -> Tensor:
+            began_s = self.features.seconds
+            found = self.features.of(tokens.spans[number].content, media[number])
+            request.vision_s += self.features.seconds - began_s
+            return found
+
+        def cancelled() -> bool:
+            self._scheduler.look()
+            return request.cut_short() is not None
+
+        steps = sequence.extending(tokens, features, cancelled)
+        while True:
+            began_s, seen_s = time.perf_counter(), request.vision_s
+            try:
+                next(steps)
+            except StopIteration as end:
+                scores: Tensor | None = end.value
+                return scores
+            finally:
+                request.prefill_s += time.perf_counter() - began_s - (request.vision_s - seen_s)
+            yield "turn"
+
     def _write(
-        self,
-        scores: Tensor | None,
-        answer: _Answer,
-        most: int,
-        cut_short: Callable[[], Reason | None],
-    ) -> Generator[Chunk, None, Reason]:
-        """Write an answer of at most `most` tokens; returns why it ended."""
-        reason = cut_short()
-        while reason is None and scores is not None:
+        self, sequence: TokenSequence, scores: Tensor, answer: Answer, most: int, request: Request
+    ) -> Generator[Need, Tensor | None, Reason | None]:
+        """Write an answer of at most `most` tokens; returns why it ended, None if it was cut short."""
+        while request.cut_short() is None:
             if len(answer.logprobs) == most:
-                reason = "length"
-                break
+                return "length"
             token = answer.choose(scores)
             if token in self._stop_ids:
-                reason = "end"
-                break
-            yield from answer.read(token)
+                return "end"
+            for chunk in answer.read(token):
+                request.tell(chunk)
             if answer.stops.found is not None:
-                reason = "end"
+                return "end"
+            if len(answer.logprobs) == most:
+                return "length"
+            following = yield Append(sequence, token)
+            if following is None:
                 break
-            if len(answer.logprobs) < most:
-                scores = self.sequence.append(token)
-            reason = cut_short()
-        yield from answer.close()
-        return reason or "stop"
+            scores = following
+        return None
 
     def _token_roles(self) -> tuple[frozenset[int], list[int]]:
         """Ids that end an answer, and ids that are never written; raises ModelError if files disagree."""
@@ -301,81 +351,6 @@ class Engine:
             ends.add(config.text.eos_token_id)
         known = [tokenizer.markers[marker] for marker in MEDIA_TOKENS if marker in tokenizer.markers]
         return frozenset(ends), [*known, *range(tokenizer.vocab_size, vocab)]
-
-
-@dataclass
-class _Answer:
-    """One answer while it is written: how its tokens are chosen, and what they say."""
-
-    parser: AnswerParser
-    decoder: IncrementalDecoder
-    sampler: Sampler
-    constraint: CallConstraint | None
-    stops: StopFilter
-    logprobs: list[float] = field(default_factory=list)
-    _call_began: int | None = None
-    """How many tokens stood before the call being written."""
-
-    def choose(self, scores: Tensor) -> int:
-        """The next token."""
-        allowed = None if self.constraint is None else self.constraint.allowed(self.parser.in_code)
-        choice = self.sampler.choose(scores, allowed)
-        if self.constraint is not None:
-            self.constraint.take(choice.token)
-        self.logprobs.append(choice.logprob)
-        return choice.token
-
-    def read(self, token: int) -> Iterator[Chunk]:
-        """What became certain with a token."""
-        yield from self._marked(self.parser.feed(self.decoder.feed(token)))
-        if self._call_began is None and self.parser.in_call:
-            self._call_began = len(self.logprobs) - 1
-
-    def close(self) -> Iterator[Chunk]:
-        """What was still waiting when the answer ended."""
-        yield from self._marked([*self.parser.feed(self.decoder.close()), *self.parser.close()])
-        yield from self.stops.close()
-
-    def _marked(self, events: Sequence[Event]) -> Iterator[Chunk]:
-        for event in self.stops.filter(events):
-            if isinstance(event, CallChunk) and self._call_began is not None:
-                confidence = math.exp(math.fsum(self.logprobs[self._call_began :]))
-                self._call_began = len(self.logprobs)
-                event = replace(event, confidence=confidence)
-            yield event
-
-
-class Features:
-    """Vision tokens by the pixels they came from, kept while there is room; those unused longest go first.
-
-    seconds: time spent on encoding since someone set it to zero.
-    """
-
-    def __init__(self, model: M3, limit_bytes: int = FEATURE_BYTES):
-        self.model, self.limit_bytes, self.seconds = model, limit_bytes, 0.0
-        self._kept: OrderedDict[bytes, Tensor] = OrderedDict()
-
-    @torch.no_grad()
-    def of(self, content: bytes, media: Media) -> Tensor:
-        """The vision tokens [tokens, hidden] of a picture or clip with this content hash."""
-        if content in self._kept:
-            self._kept.move_to_end(content)
-            return self._kept[content]
-        began_s = time.perf_counter()
-        patches, grids = clip_patches(media)
-        device = self.model.language_model.lm_head.weight.device
-        # A copy: torch aligns its memory, numpy does not, and the last bits of a product may depend on it.
-        features = self.model.encode_media(torch.from_numpy(patches).to(device, copy=True), grids)
-        self._kept[content] = features
-        while len(self._kept) > 1 and self.bytes > self.limit_bytes:
-            self._kept.popitem(last=False)
-        self.seconds += time.perf_counter() - began_s
-        return features
-
-    @property
-    def bytes(self) -> int:
-        """Memory the kept vision tokens hold."""
-        return sum(features.nbytes for features in self._kept.values())
 
 
 def pick_device(name: str) -> torch.device:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import M3Config
+from pilotfish.model.rows import WIDTH, Rows
 from pilotfish.model.text import AttentionKind, CausalLM, IndexLoss
 from pilotfish.model.vision import Grid, VisionTower, patch_merger, projector
 
@@ -75,6 +76,17 @@ class M3(nn.Module):
         """
         x = self.hidden(ids_BT, cache, media, attention)
         return self.language_model.lm_head(x[:, -1:] if last_only else x)
+
+    def decode(self, ids: Sequence[int], caches: Sequence[Cache], attention: AttentionKind) -> Tensor:
+        """Logits [sequences, vocab] of one new token of each of up to `rows.WIDTH` sequences.
+
+        Each follows its own cache, which takes it. A sequence's logits do not depend on the others, to the
+        last bit where a product's rows do not depend on each other.
+        """
+        rows = Rows(caches)
+        ids_1R = torch.tensor([[*ids, *[0] * (WIDTH - len(ids))]]).to(rows.positions.device)
+        x = self.language_model.model.decode(self.language_model.model.embed_tokens(ids_1R), rows, attention)
+        return self.language_model.lm_head(x)[0, : rows.live]
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -67,6 +67,10 @@ class PagePool:
         self._sweep()
         return int(np.count_nonzero(self._holders))
 
+    def distinct(self, caches: Iterable[Iterable[int]]) -> int:
+        """Pages that some caches hold together; a shared one counts once."""
+        return len(set[int]().union(*caches))
+
     def pages_for(self, tokens: int) -> int:
         """Pages that so many tokens take."""
         return -(-tokens // self.block)

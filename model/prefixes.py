@@ -20,7 +20,8 @@ KEPT_SHARE = 4
 
 
 class Prefixes:
-    """The last sequences, out of one pool of pages; those unused longest go first."""
+    """The last sequences, out of one pool of pages, and those in use; idle ones go first that were unused
+    longest."""
 
     def __init__(
         self, model: M3, *, chunk: int, attention: AttentionKind = "sparse", limit_bytes: int | None = None
@@ -29,29 +30,48 @@ class Prefixes:
         self.model, self.chunk, self.attention = model, chunk, attention
         self.pool = pool_for(model, limit_bytes)
         self._keep_pages = self.pool.most() // KEPT_SHARE
-        self._kept: list[TokenSequence] = []  # the one used last stands last
+        self._kept: list[TokenSequence] = []  # idle; the one used last stands last
+        self._used: list[TokenSequence] = []
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def pick(self, tokens: Tokens, room: int = 0) -> TokenSequence:
+    def pick(self, tokens: Tokens, room: int = 0) -> TokenSequence | None:
         """The sequence from which a prompt is computed soonest, with pages for it and `room` tokens more.
 
-        A sequence is taken over when nothing reusable of it is lost, and forked otherwise. Raises ModelError
-        with the numbers when all memory is too little; then every sequence is as it was.
+        It is in use until `put_back`. An idle one is taken over when nothing reusable of it is lost, and
+        forked otherwise. None while waiting is better: sequences in use hold the memory, or one of them
+        is computing what this prompt begins with. Raises ModelError with the numbers when all memory is too
+        little; then every sequence is as it was.
         """
+        needed = self.pool.pages_for(len(tokens) + room)
         self.pool.refuse_beyond(len(tokens) + room)
-        sequence = max(reversed(self._kept), key=lambda kept: kept.reusable(tokens), default=None)
-        reused = sequence.reusable(tokens) if sequence is not None else 0
-        if sequence is None or reused == 0:
+        if self._used and self.pool.distinct(s.cache for s in self._used) + needed > self.pool.most():
+            return None
+        found = max(
+            [*reversed(self._kept), *self._used], key=lambda sequence: sequence.reusable(tokens), default=None
+        )
+        reused = found.reusable(tokens) if found is not None else 0
+        if any(sequence.will_share(tokens) > reused for sequence in self._used):
+            return None
+        if found is None or reused == 0:
             sequence = self.new()
-        elif sequence.whole > reused:
-            sequence = sequence.fork(reused)
+        elif found.whole > reused or found in self._used:
+            sequence = found.fork(reused)
         else:
-            self._kept.remove(sequence)
+            self._kept.remove(found)
+            sequence = found
         sequence.truncate(reused)
         self._make_room(sequence, len(tokens) + room)
+        self._used.append(sequence)
         return sequence
+
+    def put_back(self, sequence: TokenSequence) -> None:
+        """Keep a sequence that was in use as the one used last."""
+        self._used.remove(sequence)
+        sequence.cache.trim()
+        self._give_up(len(sequence.cache), len(sequence.cache))
+        self._kept.append(sequence)
 
     def new(self) -> TokenSequence:
         """An empty sequence out of the same pool, not kept."""
@@ -68,19 +88,24 @@ class Prefixes:
         self.pool.refuse_beyond(len(found.tokens))
         self._make_room(sequence, len(found.tokens))
         sequence.fill(found.tokens, found.tensors)
+        self._kept.append(sequence)
         return sequence.length
 
     def _make_room(self, sequence: TokenSequence, tokens: int) -> None:
-        """Make a sequence the last of the kept, with pages for so many tokens, in a row if memory allows."""
-        for kept in self._kept:
-            kept.cache.trim()
+        """Give a sequence pages for so many tokens, in a row if memory allows."""
         cache, needed = sequence.cache, self.pool.pages_for(tokens)
-        self._kept.append(sequence)
-        budget = min(max(self._keep_pages, needed), self.pool.most())
-        while len(self._kept) > 1 and (
-            len(self._kept) > KEPT or self.pool.held + needed - len(cache) > budget
-        ):
-            self._kept.pop(0).truncate(0)
+        budget = self._give_up(needed, len(cache))
         cache.reserve(tokens)
         if self.pool.held + needed <= budget:
             cache.settle(tokens)
+
+    def _give_up(self, needed: int, had: int) -> int:
+        """Let idle sequences go for one that comes among them, which needs pages and has some of them.
+
+        Returns how many pages may be held in all.
+        """
+        in_use = self.pool.distinct(sequence.cache for sequence in self._used)
+        budget = min(max(self._keep_pages, in_use + needed), self.pool.most())
+        while self._kept and (len(self._kept) >= KEPT or self.pool.held + needed - had > budget):
+            self._kept.pop(0).truncate(0)
+        return budget

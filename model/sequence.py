@@ -12,7 +12,7 @@ A prompt that cannot fit into memory is refused before anything of it is compute
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from pilotfish.model.images import MERGE, Media, clip_grid, content_hash
 from pilotfish.model.m3 import M3
 from pilotfish.model.pages import PagePool
 from pilotfish.model.protocol import ModelError
+from pilotfish.model.rows import WIDTH
 from pilotfish.model.text import AttentionKind
 
 
@@ -95,6 +96,8 @@ class TokenSequence:
         self.model, self.chunk, self.attention = model, chunk, attention
         self.cache = Cache(pool or pool_for(model))
         self.tokens = Tokens.lay_out((), (), ())
+        self.target: Tokens | None = None
+        """The prompt that is being computed."""
 
     @property
     def length(self) -> int:
@@ -111,7 +114,12 @@ class TokenSequence:
         last = len(tokens) - 1  # its scores are always wanted
         return min(self.whole, self.tokens.common(tokens), last) // self.chunk * self.chunk
 
-    @torch.no_grad()
+    def will_share(self, tokens: Tokens) -> int:
+        """How many leading tokens of a prompt could be reused when the one being computed is there."""
+        if self.target is None:
+            return 0
+        return min(self.target.common(tokens), len(tokens) - 1) // self.chunk * self.chunk
+
     def extend(
         self,
         tokens: Tokens,
@@ -124,33 +132,66 @@ class TokenSequence:
         cancelled: asked before every layer of the towers; when it says so the whole chunks computed stay and
         None comes back.
         """
+        steps = self.extending(tokens, features, cancelled)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                scores: Tensor | None = end.value
+                return scores
+
+    def extending(
+        self,
+        tokens: Tokens,
+        features: Callable[[int], Tensor],
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Generator[int, None, Tensor | None]:
+        """`extend` in steps: yields after each chunk but the last how many tokens are there.
+
+        Between steps other sequences of the model may be computed, and this one forked, but not changed.
+        """
         assert len(tokens) > 0, "a prompt has at least one token"
         self.cache.pool.refuse_beyond(len(tokens))
         self.truncate(self.reusable(tokens))
         self.cache.reserve(len(tokens))
-        scores: Tensor | None = None
+        self.target = tokens
         try:
-            with _interruptible(self.model, cancelled):
-                for start in range(self.length, len(tokens), self.chunk):
-                    end = min(start + self.chunk, len(tokens))
-                    ids = self._ids(tokens.ids[start:end])
-                    media = _media_between(tokens, start, end, features)
-                    if end < len(tokens):
-                        self.model.hidden(ids, self.cache, media, self.attention)
-                    else:
-                        logits = self.model(ids, self.cache, media, last_only=True, attention=self.attention)
-                        scores = logits[0, -1]
-                    self.tokens = tokens.cut(end)
+            for start in range(self.length, len(tokens), self.chunk):
+                end = min(start + self.chunk, len(tokens))
+                scores = self._compute(tokens, start, end, features, cancelled)
+                self.tokens = tokens.cut(end)
+                if end == len(tokens):
+                    return scores
+                yield end
         except _Cancelled:
-            return None
-        return scores
+            pass
+        finally:
+            self.target = None
+        return None
 
     @torch.no_grad()
+    def _compute(
+        self,
+        tokens: Tokens,
+        start: int,
+        end: int,
+        features: Callable[[int], Tensor],
+        cancelled: Callable[[], bool],
+    ) -> Tensor | None:
+        """Compute one chunk; returns the scores of the prompt's last token if it is the last chunk."""
+        with _interruptible(self.model, cancelled):
+            ids = self._ids(tokens.ids[start:end])
+            media = _media_between(tokens, start, end, features)
+            if end < len(tokens):
+                self.model.hidden(ids, self.cache, media, self.attention)
+                return None
+            logits = self.model(ids, self.cache, media, last_only=True, attention=self.attention)
+            scores: Tensor = logits[0, -1]
+            return scores
+
     def append(self, token_id: int) -> Tensor:
         """Add one token of an answer; return the scores [vocab] that follow it."""
-        ids = self._ids(np.array([token_id], dtype=np.int64))
-        scores: Tensor = self.model(ids, self.cache, last_only=True, attention=self.attention)[0, -1]
-        return scores
+        return append_each([self], [token_id])[0]
 
     def truncate(self, length: int) -> None:
         """Forget everything after the first `length` tokens; this is how a step is taken back."""
@@ -172,6 +213,18 @@ class TokenSequence:
 
     def _ids(self, ids: npt.NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(ids)[None].to(self.cache.pool.device)
+
+
+@torch.no_grad()
+def append_each(sequences: Sequence[TokenSequence], token_ids: Sequence[int]) -> list[Tensor]:
+    """Add one token to each of some sequences of one model; return the scores [vocab] that follow each."""
+    scores: list[Tensor] = []
+    for first in range(0, len(sequences), WIDTH):
+        some = sequences[first : first + WIDTH]
+        caches = [sequence.cache for sequence in some]
+        ids = token_ids[first : first + WIDTH]
+        scores += some[0].model.decode(ids, caches, some[0].attention).unbind()
+    return scores
 
 
 class _Cancelled(Exception):

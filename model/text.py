@@ -26,6 +26,7 @@ from pilotfish.kernels.layer import selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
+from pilotfish.model.rows import Rows
 
 AttentionKind = Literal["sparse", "dense"]
 
@@ -83,27 +84,65 @@ class Attention(nn.Module):
         self,
         x_BTE: Tensor,
         rotary: tuple[Tensor, Tensor],
+        batch: Batch | None,
+        cache: Cache | Rows | None,
+        kind: AttentionKind,
+        index_loss: IndexLoss | None,
+    ) -> Tensor:
+        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
+        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
+        v = self._heads(self.v_proj, x_BTE)
+        index = self._index(x_BTE.detach(), rotary) if self.sparse else None
+        if isinstance(cache, Rows):
+            out = self._rows(q, k, v, index, cache, kind)
+        else:
+            assert batch is not None
+            out = self._attend(q, k, v, index, batch, cache, kind, index_loss)
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    def _rows(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        index: tuple[Tensor, Tensor] | None,
+        rows: Rows,
+        kind: AttentionKind,
+    ) -> Tensor:
+        """Attention [1, H, WIDTH, D] of one token each of several sequences, to its own sequence alone."""
+        outs = []
+        for r, (cache, batch) in enumerate(zip(rows.caches, rows.batches, strict=True)):
+            own = slice(r, r + 1)
+            picked = None if index is None else (index[0][:, :, own], index[1][:, own])
+            q_own, k_own, v_own = (x[:, :, own].contiguous() for x in (q, k, v))
+            outs.append(self._attend(q_own, k_own, v_own, picked, batch, cache, kind, None))
+        return rows.padded(outs, dim=2)
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        index: tuple[Tensor, Tensor] | None,
         batch: Batch,
         cache: Cache | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
+        """Attention [B, H, T, D] of new tokens to themselves and what their cache holds, which takes them."""
         c, start = self.config, 0 if cache is None else cache.length
         scale = c.head_dim**-0.5
-        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
-        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
-        v = self._heads(self.v_proj, x_BTE)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
-        if self.sparse:
-            qi, ki = self._index(x_BTE.detach(), rotary)
+        if index is not None:
+            qi, ki = index
             if cache is not None:
                 ki = cache.append_index(self.layer, ki)
         keys = k.shape[2]
         within_budget = keys <= c.topk_blocks * c.block_size
-        if not self.sparse or kind == "dense" or (within_budget and index_loss is None):
+        keep = None
+        if index is None or kind == "dense" or (within_budget and index_loss is None):
             out = msa.dense_attention(q, k, v, start, scale)
-            keep = None
         elif index_loss is None:
             out = selected_attention(
                 q, k, v, qi, ki, batch, block=c.block_size, topk=c.topk_blocks, local=c.local_blocks,
@@ -116,9 +155,9 @@ class Attention(nn.Module):
                 )
             keep = msa.keep_mask(ids, start, c.block_size, keys)
             out = msa.masked_attention(q, k, v, keep, scale)
-        if self.sparse and index_loss is not None:
+        if index is not None and index_loss is not None:
             index_loss.add(q, k, qi, ki, keep, scale)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return out
 
     def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:
         return projection(x_BTE).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
@@ -164,8 +203,9 @@ class Expert(nn.Module):
 class MoE(nn.Module):
     """Routed experts plus one shared expert.
 
-    Inference runs the chosen experts on their tokens alone. Training runs every expert on every token in one
-    batched product: at the sizes trained here that is faster than gathering, and gives the same result.
+    Prefill runs the chosen experts on their tokens alone. Decoding runs those that any sequence chose on all
+    rows, so that no product's height depends on what the others chose. Training runs every expert on every
+    token in one batched product: at the sizes trained here that is faster than gathering.
     """
 
     def __init__(self, config: TextConfig):
@@ -177,14 +217,16 @@ class MoE(nn.Module):
         self.shared_experts = MLP(config, config.shared_intermediate_size)
         self.load: Tensor | None = None  # training: share of the choices each expert got in the last pass
 
-    def forward(self, x_BTE: Tensor) -> Tensor:
+    def forward(self, x_BTE: Tensor, live: int | None = None) -> Tensor:
+        """live: how many of a decoding pass's rows count."""
         x = x_BTE.flatten(0, 1)
         weights, chosen = self._route(x)
-        routed = (
-            self._all_experts(x, weights, chosen)
-            if self.training
-            else self._chosen_experts(x, weights, chosen)
-        )
+        if self.training:
+            routed = self._all_experts(x, weights, chosen)
+        elif live is None:
+            routed = self._chosen_experts(x, weights, chosen)
+        else:
+            routed = self._experts_of_rows(x, weights, chosen[:live])
         out = routed * self.config.routed_scaling_factor + self.shared_experts(x)
         return out.view_as(x_BTE)
 
@@ -206,6 +248,14 @@ class MoE(nn.Module):
         for e in chosen.unique().tolist():
             token, slot = (chosen == e).nonzero(as_tuple=True)
             out.index_add_(0, token, (self.experts[e](x[token]) * weights[token, slot, None]).to(x.dtype))
+        return out
+
+    def _experts_of_rows(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for e in chosen.unique().tolist():
+            token, slot = (chosen == e).nonzero(as_tuple=True)
+            rows = self.experts[e](x)
+            out.index_add_(0, token, (rows[token] * weights[token, slot, None]).to(x.dtype))
         return out
 
     def _all_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -239,14 +289,15 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
-        batch: Batch,
-        cache: Cache | None,
+        batch: Batch | None,
+        cache: Cache | Rows | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rotary, batch, cache, kind, index_loss)
         h = self.post_attention_layernorm(x)
-        return x + (self.block_sparse_moe(h) if self.moe else self.mlp(h))
+        live = cache.live if isinstance(cache, Rows) else None
+        return x + (self.block_sparse_moe(h, live) if self.moe else self.mlp(h))
 
 
 class TextModel(nn.Module):
@@ -271,15 +322,34 @@ class TextModel(nn.Module):
     ) -> Tensor:
         """Hidden states after the final norm, [B, T, E]; with a cache B is 1 and the tokens follow it."""
         start, T = 0 if cache is None else cache.length, x_BTE.shape[1]
-        positions = torch.arange(start, start + T, device=x_BTE.device)
-        rotary = text_rotary(positions, self.config.rotary_dim, self.config.rope_theta)
         batch = Batch.single(T, start + T, x_BTE.device)
         if cache is not None:
             cache.reserve(start + T)
-        for layer in self.layers:
-            x_BTE = layer(x_BTE, rotary, batch, cache, kind, index_loss)
+        positions = torch.arange(start, start + T, device=x_BTE.device)
+        x_BTE = self._through(x_BTE, positions, batch, cache, kind, index_loss)
         if cache is not None:
             cache.advance(T)
+        return x_BTE
+
+    def decode(self, x_1RE: Tensor, rows: Rows, kind: AttentionKind) -> Tensor:
+        """Hidden states after the final norm, [1, WIDTH, E], of a new token of each of several sequences."""
+        rows.reserve()
+        x_1RE = self._through(x_1RE, rows.positions, None, rows, kind, None)
+        rows.advance()
+        return x_1RE
+
+    def _through(
+        self,
+        x_BTE: Tensor,
+        positions_T: Tensor,
+        batch: Batch | None,
+        cache: Cache | Rows | None,
+        kind: AttentionKind,
+        index_loss: IndexLoss | None,
+    ) -> Tensor:
+        rotary = text_rotary(positions_T, self.config.rotary_dim, self.config.rope_theta)
+        for layer in self.layers:
+            x_BTE = layer(x_BTE, rotary, batch, cache, kind, index_loss)
         return self.norm(x_BTE)
 
 

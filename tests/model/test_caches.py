@@ -19,7 +19,7 @@ from pilotfish.model.m3 import M3
 from pilotfish.model.memory import GIB, free_bytes
 from pilotfish.model.pages import PagePool
 from pilotfish.model.protocol import ModelError
-from pilotfish.model.sequence import Tokens, TokenSequence, pool_for
+from pilotfish.model.sequence import Tokens, TokenSequence, append_each, pool_for
 
 CHUNK = 32
 IDS = np.random.default_rng(0).integers(10, 500, (3, 2200)).tolist()
@@ -32,6 +32,7 @@ STEPS = st.lists(
         st.tuples(st.just("extend"), NUMBER, PARTS),
         st.tuples(st.just("extend"), NUMBER, PARTS),
         st.tuples(st.just("append"), NUMBER, st.integers(1, 20)),
+        st.tuples(st.just("batch"), NUMBER, st.integers(1, 10)),
         st.tuples(st.just("truncate"), NUMBER, st.floats(0, 1)),
         st.tuples(st.just("fork"), NUMBER, st.floats(0, 1)),
         st.tuples(st.just("settle"), NUMBER, st.integers(0, 60)),
@@ -105,6 +106,15 @@ def test_whatever_happens_the_scores_are_cold_ones(
                 for token in new:
                     scores = sequence.append(token)
                 assert torch.equal(scores, cold(tuple(ids), tuple(new)))
+            case "batch", int(count):
+                prompts = [ids if ids is not None and s.length == len(ids) else None for s, ids in held]
+                for i in range(count if any(prompts) else 0):
+                    rows = append_each(
+                        [s for (s, _), ids in zip(held, prompts, strict=True) if ids],
+                        [IDS[2][i + j] for j, ids in enumerate(filter(None, prompts))],
+                    )
+                for j, ids in enumerate(filter(None, prompts)):
+                    assert torch.equal(rows[j], cold(tuple(ids), tuple(IDS[2][j : j + count])))
             case "truncate", float(share):
                 length = round(share * sequence.length)
                 sequence.truncate(length)
@@ -181,6 +191,27 @@ def test_the_shipped_model_past_its_budget() -> None:
     assert twin.reusable(prompt(other)) == 512
     assert torch.equal(extend(twin, other), extend(TokenSequence(model, chunk=256), other))
     assert not twin.cache.in_one_run
+
+
+def test_batches_of_the_shipped_model_past_its_budget() -> None:
+    """Six sequences, below and beyond the sparse budget, in every order: each row is what it is alone."""
+    model, _ = checkpoint.load(find_folder("nano"))
+    pool = pool_for(model)
+    lengths = [1, 31, 505, 640, 700, 300]
+
+    def sequences() -> list[TokenSequence]:
+        made = [TokenSequence(model, chunk=256, pool=pool) for _ in lengths]
+        for i, length in enumerate(lengths):
+            extend(made[i], [token + 100 * i for token in IDS[0][:length]])
+        return made
+
+    alone = [[s.append(token) for token in range(200, 210)] for s in sequences()]
+    together, random = sequences(), np.random.default_rng(0)
+    for step, token in enumerate(range(200, 210)):
+        order = random.permutation(len(lengths)).tolist()
+        rows = append_each([together[i] for i in order], [token] * len(order))
+        for i, row in zip(order, rows, strict=True):
+            assert torch.equal(row, alone[i][step])
 
 
 def test_the_pool_hands_out_rows_of_pages(model: M3) -> None:

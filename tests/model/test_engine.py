@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pilotfish.model import checkpoint
-from pilotfish.model.engine import CPU_CHUNK, Engine, Features, cpu_threads, pick_device, pick_dtype
+from pilotfish.model.engine import AT_ONCE, CPU_CHUNK, Engine, cpu_threads, pick_device, pick_dtype
+from pilotfish.model.features import Features
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import (
     CallChunk,
@@ -320,20 +321,49 @@ async def test_cancelling_the_task_stops_the_work(endless: Engine) -> None:
     assert endless.sequence.length == length
 
 
-async def test_two_at_once_take_turns(tiny_engine: Callable[..., Engine]) -> None:
+async def test_answers_are_the_same_alone_and_together(tiny_engine: Callable[..., Engine]) -> None:
+    """More at once than there are rows in a pass, long prompts and short ones, with and without a seed."""
     engine = tiny_engine()
-    other = (Message("user", (FILLER, "Say goodbye.")),)
-    together = await asyncio.gather(
-        answer(engine, HELLO, max_tokens=20), answer(engine, other, max_tokens=20)
-    )
-    alone = [await answer(tiny_engine(), c, max_tokens=20) for c in (HELLO, other)]
-    assert [text_of(chunks) for chunks in together] == [text_of(chunks) for chunks in alone]
+    asked: list[tuple[Message, dict[str, Any]]] = [
+        (Message("user", (FILLER[: 400 * i] + f"Say {i}.",)), {"max_tokens": 25 - 3 * i, "logprobs": True})
+        for i in range(7)
+    ]
+    asked[2][1].update(temperature=1.0, seed=5)
+    together = await asyncio.gather(*(answer(engine, (one,), **limits) for one, limits in asked))
+    for (one, limits), chunks in zip(asked, together, strict=True):
+        alone = await answer(tiny_engine(), (one,), **limits)
+        assert text_of(chunks) == text_of(alone)
+        assert end_of(chunks).logprobs == end_of(alone).logprobs
+
+
+async def test_answers_that_begin_alike_compute_it_once(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    asked = [(Message("user", (FILLER * 2 + f"Say {i}.",)),) for i in range(4)]
+    ends = [end_of(one) for one in await asyncio.gather(*(answer(engine, c, max_tokens=3) for c in asked))]
+    common = ends[0].usage.input_tokens // CPU_CHUNK * CPU_CHUNK
+    assert common >= 3 * CPU_CHUNK
+    assert sorted(end.usage.cached_tokens for end in ends) == [0, common, common, common]
+
+
+async def test_one_that_fails_does_not_trouble_the_others(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    good = answer(engine, HELLO, max_tokens=20)
+    bad = answer(engine, HELLO, max_tokens=20, temperature=-1.0)
+    found = await asyncio.gather(good, bad, return_exceptions=True)
+    assert isinstance(found[1], Exception)
+    assert isinstance(found[0], list)
+    assert text_of(found[0]) == text_of(await answer(tiny_engine(), HELLO, max_tokens=20))
 
 
 async def test_who_waits_for_a_turn_may_leave_before_it_comes(endless: Engine) -> None:
     stop, left = asyncio.Event(), asyncio.Event()
-    first = endless.respond(HELLO, (), stop=stop, limits=Limits(max_tokens=10**9))
-    await anext(first)
+    running = [
+        endless.respond(HELLO, (), stop=stop, limits=Limits(max_tokens=3900, max_seconds=1e6))
+        for _ in range(AT_ONCE)
+    ]
+    for stream in running:
+        await anext(stream)
+    first = running[0]
     second = endless.respond(HELLO, (), stop=left, limits=Limits())
     waiting = asyncio.ensure_future(anext(second))
     third = asyncio.ensure_future(anext(endless.respond(HELLO, (), stop=stop, limits=Limits())))
@@ -345,7 +375,8 @@ async def test_who_waits_for_a_turn_may_leave_before_it_comes(endless: Engine) -
     assert third.cancelled()
     assert isinstance(await anext(first), TextChunk), "the first goes on"
     stop.set()
-    assert end_of([chunk async for chunk in first]).reason == "stop"
+    for stream in running:
+        assert end_of([chunk async for chunk in stream]).reason == "stop"
 
 
 def turns(*parts: Part | tuple[Part, ...]) -> tuple[Message, ...]:

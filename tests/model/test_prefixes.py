@@ -35,6 +35,7 @@ def ask(prefixes: Prefixes, ids: list[int], room: int = 0) -> int:
     """Compute a prompt, compare it with a cold run, and tell how much of it was cached."""
     tokens = Tokens.lay_out(ids, (), ())
     sequence = prefixes.pick(tokens, room)
+    assert sequence is not None
     cached = sequence.length
     scores = sequence.extend(tokens, no_features)
     expected = TokenSequence(prefixes.model, chunk=CHUNK).extend(tokens, no_features)
@@ -42,6 +43,7 @@ def ask(prefixes: Prefixes, ids: list[int], room: int = 0) -> int:
     assert expected is not None
     assert torch.equal(scores, expected)
     assert sequence.cache.capacity >= len(ids) + room
+    prefixes.put_back(sequence)
     return cached
 
 
