@@ -1,6 +1,7 @@
 """A sparse layer's attention as the engine runs it: in the model's layout, by the kernels where they apply.
 
-On a GPU with the sizes they take, the kernels of `ops.py`; elsewhere `reference.py`.
+On a GPU with the sizes they take, the kernels of `ops.py`; for a prompt on a CPU `cpu.py`; elsewhere
+`reference.py`.
 
 Shape legend: B sequences of one length, H query heads, G KV groups (= index heads), T new tokens, N keys, D
 head width, I index width.
@@ -11,10 +12,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pilotfish.kernels import ops, reference
+from pilotfish.kernels import cpu, ops, reference
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import card_of
 from pilotfish.kernels.checks import check_choice, check_scales, check_types, check_whole
+
+TILED_FROM = 4
+"""On a CPU, up to so many times the kept keys, one pass over all keys under a mask is faster."""
+
+
+def full_attention(q_BHTD: Tensor, k_BGND: Tensor, v_BGND: Tensor, scale: float) -> Tensor:
+    """Attention [B, H, T, D] of each sequence's T newest tokens to every key that they see."""
+    start = k_BGND.shape[2] - q_BHTD.shape[2]
+    attend = cpu.dense_attention if cpu.is_fast(q_BHTD, k_BGND, v_BGND) else reference.dense_attention
+    return attend(q_BHTD, k_BGND, v_BGND, start, scale)
 
 
 def selected_attention(
@@ -42,10 +53,16 @@ def selected_attention(
     check_choice(topk, local, init)
     check_scales(scale=scale)
     if not has_kernels(q_BHTD, k_BGND, qi_BGTI, block, topk):
-        start = k_BGND.shape[2] - q_BHTD.shape[2]
+        keys = k_BGND.shape[2]
+        start = keys - q_BHTD.shape[2]
+        fast = cpu.is_fast(q_BHTD, k_BGND, v_BGND, qi_BGTI, ki_BNI, local=local)
         with torch.no_grad():
-            ids = reference.choose_blocks(qi_BGTI, ki_BNI, start, block, topk, local, init)
-        return reference.sparse_attention(q_BHTD, k_BGND, v_BGND, ids, start, block, scale)
+            choose = cpu.choose_blocks if fast else reference.choose_blocks
+            ids = choose(qi_BGTI, ki_BNI, start, block, topk, local, init)
+        attend = (
+            cpu.sparse_attention if fast and keys > TILED_FROM * topk * block else reference.sparse_attention
+        )
+        return attend(q_BHTD, k_BGND, v_BGND, ids, start, block, scale)
     tensors: tuple[Tensor, ...] = (q_BHTD, k_BGND, v_BGND, qi_BGTI, ki_BNI)
     if torch.is_autocast_enabled(q_BHTD.device.type):
         # Autocast knows torch's own functions alone, and leaves these tensors in different types.

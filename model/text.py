@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pilotfish.kernels import reference as msa
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.layer import selected_attention
+from pilotfish.kernels.layer import full_attention, selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
@@ -142,7 +142,7 @@ class Attention(nn.Module):
         within_budget = keys <= c.topk_blocks * c.block_size
         keep = None
         if index is None or kind == "dense" or (within_budget and index_loss is None):
-            out = msa.dense_attention(q, k, v, start, scale)
+            out = full_attention(q, k, v, scale)
         elif index_loss is None:
             out = selected_attention(
                 q, k, v, qi, ki, batch, block=c.block_size, topk=c.topk_blocks, local=c.local_blocks,

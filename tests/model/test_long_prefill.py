@@ -11,15 +11,15 @@ FOUR_GB = 4 * 10**9
 # beside all that the model keeps: what a process ever held.
 PREFILL = """
 import resource, torch
-from pilotfish.kernels.layer import selected_attention
+from pilotfish.kernels.layer import full_attention, selected_attention
 from pilotfish.kernels.batch import Batch
-from pilotfish.kernels.reference import dense_attention
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
 from pilotfish.model.folder import find_folder
 from pilotfish.model.pages import PagePool
 
 torch.set_num_threads(2)
+torch.set_grad_enabled(False)
 config = M3Config.from_folder(find_folder("nano"))
 c, T, N = config.text, 256, 131_072
 pool = PagePool(config, "cpu", torch.bfloat16)
@@ -30,7 +30,7 @@ q, qi = (torch.randn(1, h, T, w).bfloat16() for h, w in
          ((c.num_attention_heads, c.head_dim), (c.index_heads, c.index_dim)))
 layer = c.sparse_layers.index(True)
 keys, values, index = (pool.buffers[f"{kind}.{layer}"] for kind in ("keys", "values", "index"))
-dense_attention(q, keys, values, N - T, 0.125)
+full_attention(q, keys, values, 0.125)
 selected_attention(q, keys, values, qi, index, Batch.single(T, N, "cpu"), block=c.block_size,
                    topk=c.topk_blocks, scale=0.125)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
