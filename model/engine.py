@@ -30,7 +30,16 @@ from pilotfish.model.images import Media, clip_grid
 from pilotfish.model.memory import memory_named
 from pilotfish.model.parser import AnswerParser
 from pilotfish.model.prefixes import Prefixes
-from pilotfish.model.protocol import Chunk, EndChunk, Limits, Message, ModelError, ToolSpec, Usage
+from pilotfish.model.protocol import (
+    Chunk,
+    EndChunk,
+    Limits,
+    Message,
+    ModelError,
+    ProgressChunk,
+    ToolSpec,
+    Usage,
+)
 from pilotfish.model.rows import WIDTH
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
 from pilotfish.model.saved import key_of
@@ -59,8 +68,11 @@ class Request:
     tell: Callable[[Chunk], None]
     came_s: float
     deadline_s: float | None = None
+    begun_s: float | None = None
     vision_s: float = 0.0
     prefill_s: float = 0.0
+    together: int = 1
+    """The most answers that were computed at once meanwhile."""
 
     def cut_short(self) -> Reason | None:
         """Why the answer ends now, if it does."""
@@ -106,6 +118,7 @@ class Engine:
         self.sequence = self.prefixes.new()
         self.features = Features(self.model)
         self._scheduler = Scheduler(AT_ONCE)
+        self._device = device_name(chosen)
 
     @property
     def name(self) -> str:
@@ -244,17 +257,23 @@ class Engine:
                 if sequence is not None and scores is not None:
                     reason = yield from self._write(sequence, scores, answer, most, request)
             finally:
+                held = 0
                 if sequence is not None:
                     self.prefixes.put_back(sequence)
+                    held = self.prefixes.pool.bytes_for(sequence.length)
         for chunk in answer.close():
             request.tell(chunk)
         usage = Usage(
             input_tokens=len(tokens),
             cached_tokens=cached,
             output_tokens=len(answer.logprobs),
+            queue_s=(request.begun_s or read_s) - request.came_s,
             vision_s=request.vision_s,
             prefill_s=request.prefill_s,
             decode_s=time.perf_counter() - read_s,
+            cache_bytes=held,
+            device=self._device,
+            sequences=request.together,
         )
         request.tell(
             EndChunk(
@@ -274,6 +293,7 @@ class Engine:
             sequence = self.prefixes.pick(tokens, most)
             if sequence is not None:
                 self.sequence = sequence
+                request.begun_s = time.perf_counter()
                 return sequence
             yield "wait"
         return None
@@ -294,12 +314,17 @@ class Engine:
             return request.cut_short() is not None
 
         steps = sequence.extending(tokens, features, cancelled)
+        done = sequence.length
         while True:
+            request.tell(ProgressChunk(done, len(tokens)))
+            request.together = max(request.together, self._scheduler.active)
             began_s, seen_s = time.perf_counter(), request.vision_s
             try:
-                next(steps)
+                done = next(steps)
             except StopIteration as end:
                 scores: Tensor | None = end.value
+                if scores is not None:
+                    request.tell(ProgressChunk(len(tokens), len(tokens)))
                 return scores
             finally:
                 request.prefill_s += time.perf_counter() - began_s - (request.vision_s - seen_s)
@@ -322,6 +347,7 @@ class Engine:
             if len(answer.logprobs) == most:
                 return "length"
             following = yield Append(sequence, token)
+            request.together = max(request.together, self._scheduler.active)
             if following is None:
                 break
             scores = following
@@ -363,6 +389,13 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         raise ModelError(f"There is no device {name!r} here; choose auto or cpu.") from None
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """A device as a person knows it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"
 
 
 def pick_dtype(name: DTypeName, device: torch.device) -> torch.dtype:

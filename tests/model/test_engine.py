@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pilotfish.model.protocol import (
     Message,
     ModelError,
     Part,
+    ProgressChunk,
     TextChunk,
     ThinkingChunk,
     ToolCall,
@@ -43,7 +45,17 @@ async def answer(
     engine: Engine, conversation: Sequence[Message], stop: asyncio.Event | None = None, **limits: Any
 ) -> list[Chunk]:
     stop = stop or asyncio.Event()
-    return [c async for c in engine.respond(conversation, (), stop=stop, limits=Limits(**limits))]
+    return [c async for c in said(engine, conversation, stop, Limits(**limits))]
+
+
+async def said(
+    engine: Engine, conversation: Sequence[Message], stop: asyncio.Event, limits: Limits, *tools: ToolSpec
+) -> AsyncGenerator[Chunk, None]:
+    """An answer without the reports of how far its prompt is."""
+    async with aclosing(engine.respond(conversation, tools, stop=stop, limits=limits)) as stream:
+        async for chunk in stream:
+            if not isinstance(chunk, ProgressChunk):
+                yield chunk
 
 
 async def holds(engine: Engine, tokens: int, task: asyncio.Task[Any]) -> None:
@@ -170,7 +182,7 @@ async def test_placeholders_are_never_written(speaker: Callable[..., Engine], to
 
 
 async def ask(engine: Engine, limits: Limits, *tools: ToolSpec) -> list[Chunk]:
-    return [chunk async for chunk in engine.respond(HELLO, tools, stop=asyncio.Event(), limits=limits)]
+    return [chunk async for chunk in said(engine, HELLO, asyncio.Event(), limits, *tools)]
 
 
 async def test_a_stop_string_ends_the_answer_where_it_begins(
@@ -242,7 +254,7 @@ def endless(speaker: Callable[..., Engine], tokenizer: Tokenizer) -> Engine:
 async def test_stop_ends_an_answer(endless: Engine) -> None:
     stop = asyncio.Event()
     chunks: list[Chunk] = []
-    async for chunk in endless.respond(HELLO, (), stop=stop, limits=Limits(max_seconds=1e6, max_tokens=3900)):
+    async for chunk in said(endless, HELLO, stop, Limits(max_seconds=1e6, max_tokens=3900)):
         chunks.append(chunk)
         if len(chunks) == 3:
             stop.set()
@@ -274,6 +286,27 @@ async def test_stop_while_reading_a_long_prompt(tiny_engine: Callable[..., Engin
     assert text_of(again) == text_of(await answer(tiny_engine(), conversation, max_tokens=5))
 
 
+async def test_progress_and_costs_are_told(tiny_engine: Callable[..., Engine]) -> None:
+    engine = tiny_engine()
+    long = (Message("user", (FILLER * 2,)),)
+    chunks = [c async for c in engine.respond(long, (), stop=asyncio.Event(), limits=Limits(max_tokens=3))]
+    progress = [chunk for chunk in chunks if isinstance(chunk, ProgressChunk)]
+    total = progress[0].total
+    assert [chunk.done for chunk in progress] == [*range(0, total, CPU_CHUNK), total]
+    assert {chunk.total for chunk in progress} == {total}
+    assert chunks[: len(progress)] == progress, "it comes before the answer"
+    usage = end_of(chunks[len(progress) :]).usage
+    assert (usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (total, 0, 3)
+    assert usage.cache_bytes == engine.bytes_for(total + 2), "the last token is not computed"
+    assert usage.device is not None
+    assert usage.device.startswith("cpu, ")
+    assert usage.sequences == 1
+    assert usage.queue_s is not None
+    assert 0 <= usage.queue_s < 60
+    both = await asyncio.gather(answer(engine, HELLO, max_tokens=99), answer(engine, HELLO, max_tokens=99))
+    assert [end_of(one).usage.sequences for one in both] == [2, 2]
+
+
 async def test_the_time_limit(endless: Engine) -> None:
     end = end_of(await answer(endless, HELLO, max_seconds=0.0))
     assert (end.reason, end.usage.output_tokens) == ("time", 0)
@@ -298,10 +331,10 @@ async def test_the_event_loop_stays_free(endless: Engine) -> None:
 
 
 async def test_leaving_early_stops_the_work(endless: Engine) -> None:
-    stream = endless.respond(HELLO, (), stop=asyncio.Event(), limits=Limits(max_tokens=3900, max_seconds=1e6))
+    stream = said(endless, HELLO, asyncio.Event(), Limits(max_tokens=3900, max_seconds=1e6))
     async for _ in stream:
         break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     length = endless.sequence.length
     assert length < 3000
     await asyncio.sleep(0.05)
@@ -357,16 +390,13 @@ async def test_one_that_fails_does_not_trouble_the_others(tiny_engine: Callable[
 
 async def test_who_waits_for_a_turn_may_leave_before_it_comes(endless: Engine) -> None:
     stop, left = asyncio.Event(), asyncio.Event()
-    running = [
-        endless.respond(HELLO, (), stop=stop, limits=Limits(max_tokens=3900, max_seconds=1e6))
-        for _ in range(AT_ONCE)
-    ]
+    running = [said(endless, HELLO, stop, Limits(max_tokens=3900, max_seconds=1e6)) for _ in range(AT_ONCE)]
     for stream in running:
         await anext(stream)
     first = running[0]
-    second = endless.respond(HELLO, (), stop=left, limits=Limits())
+    second = said(endless, HELLO, left, Limits())
     waiting = asyncio.ensure_future(anext(second))
-    third = asyncio.ensure_future(anext(endless.respond(HELLO, (), stop=stop, limits=Limits())))
+    third = asyncio.ensure_future(anext(said(endless, HELLO, stop, Limits())))
     await asyncio.sleep(0.1)
     left.set()
     assert await asyncio.wait_for(waiting, 20) == EndChunk("stop")
