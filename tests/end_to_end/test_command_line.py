@@ -205,7 +205,7 @@ def test_killed_at_any_moment_a_run_keeps_every_finished_step(tmp_path: Path, co
     moments = random.Random(os.environ.get("PYTEST_SEED", "seed"))
     command = [*PILOTFISH, "run", str(counting), "--model", "solution"]
     seen: list[log.Event] = []
-    for _ in range(10):
+    for _ in range(7):
         process = subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pilotfish.sandbox import Sandbox, SandboxSpec, browser_downloads
+from pilotfish.tools import browser
 from pilotfish.tools.base import ToolContext, ToolResult, validate
 from pilotfish.tools.browser import BrowserTool
 
@@ -82,7 +83,7 @@ async def test_a_form(desk: Desk) -> None:
     assert f"{one} is gone from the page" in await desk.refused("click", ref=one)
 
 
-async def test_elements_that_cannot_be_used(desk: Desk) -> None:
+async def test_elements_that_cannot_be_used(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.box.files.write_text(
         "odd.html",
         "<title>Odd</title><button disabled>Off</button><button id=under>Under</button><input type=file>"
@@ -90,8 +91,10 @@ async def test_elements_that_cannot_be_used(desk: Desk) -> None:
         "</button><div style='position:fixed;inset:60px 0 0 0;background:#eee8'>cover</div>",
     )
     await desk.ok("navigate", url="/workspace/odd.html")
-    assert "it is disabled" in await desk.refused("click", ref=await desk.ref("Off"))
-    assert "something else lies over it" in await desk.refused("click", ref=await desk.ref("Covered"))
+    with monkeypatch.context() as short:
+        short.setattr(browser, "_ACT_S", 2.0)  # an element that may yet become usable is waited for
+        assert "it is disabled" in await desk.refused("click", ref=await desk.ref("Off"))
+        assert "something else lies over it" in await desk.refused("click", ref=await desk.ref("Covered"))
     assert "it is of another kind" in await desk.refused("fill", ref=await desk.ref("Under"), text="x")
     assert "no list of options" in await desk.refused("select", ref=await desk.ref("Under"), text="x")
     assert "takes no files" in await desk.refused("upload", ref=await desk.ref("Under"), files=["odd.html"])

@@ -12,6 +12,7 @@ import pytest
 
 from pilotfish.sandbox import browser_downloads
 from pilotfish.sandbox.pieces import find_chromium
+from pilotfish.tools import browser, browser_tabs
 from pilotfish.tools.base import ToolResult, validate
 from pilotfish.tools.browser import limit_s
 
@@ -71,13 +72,17 @@ async def test_a_download_that_never_ends(desk: Desk) -> None:
     assert "cancelled: /workspace/Downloads/endless" in await desk.ok("downloads")
 
 
-async def test_pages_that_hang_or_crash(desk: Desk) -> None:
+async def test_pages_that_hang_or_crash(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     await desk.ok("navigate", url=f"{SITE}/hang")
     assert "did not answer in time" in await desk.refused("click", ref=await desk.ref("Hang"))
-    assert "did not answer in time" in await desk.refused("read")
+    with monkeypatch.context() as short:
+        short.setattr(browser_tabs, "_READ_S", 4.0)
+        assert "did not answer in time" in await desk.refused("read")
     assert "'Next'" in await desk.ok("navigate", url=f"{SITE}/next")
     assert "second page" in await desk.ok("read")
-    assert "its tab was replaced" in await desk.refused("navigate", url=f"{SITE}/slow")
+    with monkeypatch.context() as short:
+        short.setattr(browser, "_LOAD_S", 6.0)
+        assert "its tab was replaced" in await desk.refused("navigate", url=f"{SITE}/slow")
     assert "about:blank" in await desk.ok("tabs")
     assert "crash" in await desk.refused("navigate", url="chrome://crash")
     assert "crashed; use navigate" in await desk.refused("read")

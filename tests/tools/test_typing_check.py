@@ -12,7 +12,8 @@ from pilotfish.tools.typing_check import STRINGS, Desk, Editor, Page, Terminal, 
 pytestmark = pytest.mark.timeout(170)
 
 
-@pytest.mark.parametrize(("program", "count"), [(Terminal, STRINGS), (Editor, STRINGS), (Page, 200)])
+# xterm reads its keyboard anew for each character that no key has; the command types all of them there too.
+@pytest.mark.parametrize(("program", "count"), [(Terminal, 500), (Editor, STRINGS), (Page, 200)])
 async def test_random_strings_arrive_equal(program, count):
     typed = await type_into(program(), random_strings(1, count))
     assert typed.strings > 0.97 * count
