@@ -91,18 +91,42 @@ class SwebenchEnvironment(Strict):
     test_environment: str | None = None
 
 
+class Change(Strict):
+    """One place in a file, and what is put there instead."""
+
+    path: WorkspacePath
+    find: Text
+    """Found once in the file."""
+    replace: str
+
+
+class RepositoryEnvironment(Strict):
+    """The source of an installed package as a git repository, below `src`, and changes that make the task."""
+
+    kind: Literal["repository"]
+    package: Text
+    """The name of the distribution."""
+    version: Text
+    only: list[Text] = Field(default_factory=list)
+    """Patterns of the files that come along, such as `tqdm/*.sh`; none means all."""
+    changes: list[Change] = Field(default_factory=list)
+    programs: list[Text] = Field(default_factory=list)
+    """Programs besides Python that it needs; `node` is the one that comes with Playwright."""
+
+
 EnvironmentFields = Annotated[
     WebEnvironment
     | DesktopEnvironment
     | ShellEnvironment
     | CodeEnvironment
     | MiniwobEnvironment
+    | RepositoryEnvironment
     | HumanevalEnvironment
     | SwebenchEnvironment,
     Field(discriminator="kind"),
 ]
 
-KEEPS_FILES = ("shell", "code", "humaneval", "swebench")
+KEEPS_FILES = ("shell", "code", "repository", "humaneval", "swebench")
 """Kinds of environments that are all in the files of the workspace, so that a run can go on from these."""
 
 SELF_GRADED = ("miniwob", "humaneval", "swebench")

@@ -22,6 +22,7 @@ from pilotfish.tasks.environment_fields import (
     DesktopEnvironment,
     HumanevalEnvironment,
     MiniwobEnvironment,
+    RepositoryEnvironment,
     ScreenSize,
     SwebenchEnvironment,
     WebEnvironment,
@@ -30,6 +31,7 @@ from pilotfish.tasks.format import Server, Task
 from pilotfish.tasks.graders import grade
 from pilotfish.tasks.humaneval import Humaneval
 from pilotfish.tasks.miniwob import Miniwob, pages_folder
+from pilotfish.tasks.repositories import Repository, repository_trouble
 from pilotfish.tasks.swebench import Swebench, swebench_trouble
 from pilotfish.tasks.windows import let_go, settle, wait_for_windows, window_count
 from pilotfish.tools.grid import Screen
@@ -50,6 +52,8 @@ def environment_for(task: Task) -> Environment:
             return Miniwob(task.environment)
         case HumanevalEnvironment():
             return Humaneval(task, task.environment)
+        case RepositoryEnvironment():
+            return Repository(task, task.environment)
         case SwebenchEnvironment():
             return Swebench(task, task.environment)
         case WebEnvironment():
@@ -69,6 +73,8 @@ def skip_reason(task: Task) -> str | None:
             return str(error)
     if isinstance(task.environment, SwebenchEnvironment):
         return swebench_trouble(task.environment.model_dump_json())
+    if isinstance(task.environment, RepositoryEnvironment):
+        return repository_trouble(task.name, task.environment)
     missing = sorted({line[0] for line in task.setup.launch if shutil.which(line[0]) is None})
     if missing:
         return f"{task.name} needs {', '.join(missing)}: apt-get install {' '.join(missing)}"

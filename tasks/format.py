@@ -15,6 +15,7 @@ from pilotfish.tasks.environment_fields import (
     SELF_GRADED,
     EnvironmentFields,
     MiniwobEnvironment,
+    RepositoryEnvironment,
     ScreenSize,
     SwebenchEnvironment,
     WithHosts,
@@ -62,6 +63,12 @@ class CallStep(Strict):
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class UndoStep(Strict):
+    """What undoes the changes of a repository task, one replacement each."""
+
+    undo: Literal["changes"]
+
+
 class AnswerStep(Strict):
     """The final message of the reference solution."""
 
@@ -69,18 +76,15 @@ class AnswerStep(Strict):
 
 
 def _kind_of_step(value: object) -> str:
-    if isinstance(value, dict | CallStep | AnswerStep):
-        return (
-            "AnswerStep"
-            if isinstance(value, AnswerStep) or (isinstance(value, dict) and "answer" in value)
-            else "CallStep"
-        )
-    return "line"
+    if isinstance(value, dict):
+        return {"answer": "AnswerStep", "undo": "UndoStep"}.get(next(iter(value), ""), "CallStep")
+    return type(value).__name__ if isinstance(value, Strict) else "line"
 
 
 Step = Annotated[
     Annotated[Text, Tag("line")]
     | Annotated[CallStep, Tag("CallStep")]
+    | Annotated[UndoStep, Tag("UndoStep")]
     | Annotated[AnswerStep, Tag("AnswerStep")],
     Discriminator(_kind_of_step),
 ]
@@ -131,8 +135,16 @@ class Task(Strict):
             raise ValueError(f"a '{kind}' task has no display; name tools such as [shell, edit]")
         if kind != "web" and any(grader.kind == "page_state" for grader in self.every_grader()):
             raise ValueError(f"a page_state grader needs a web environment, not '{kind}'")
+        if kind != "repository" and any(
+            grader.kind in ("tests", "mutants") for grader in self.every_grader()
+        ):
+            raise ValueError(f"a tests or mutants grader needs a repository environment, not '{kind}'")
         for step in self.solution:
             tool = "shell" if isinstance(step, str) else step.tool if isinstance(step, CallStep) else None
+            if isinstance(step, UndoStep):
+                tool = "edit"
+                if not (isinstance(self.environment, RepositoryEnvironment) and self.environment.changes):
+                    raise ValueError("a step of the solution undoes changes, and the environment makes none")
             if tool is not None and tool not in self.tools:
                 raise ValueError(f"a step of the solution uses the tool '{tool}'; add it under tools")
         if not self.feasible and len(self.graders) > 1:

@@ -58,7 +58,7 @@ _CHECK = f"""{_GIT}
 unpack "$GRADER/work" && own "$GRADER/work" && cd "$GRADER/work" || exit
 git add --all --force . || exit
 if [ -s "$GRADER/patch" ]; then
-  git apply --whitespace=nowarn "$GRADER/patch" || exit {_NO_PATCH}
+  git apply --whitespace=nowarn --include="$ONLY" "$GRADER/patch" || exit {_NO_PATCH}
 fi
 if [ -s "$GRADER/tests" ]; then
   for file in "${{TESTS[@]}}"; do
@@ -128,13 +128,17 @@ async def check_patch(
     timeout_s: float,
     *,
     tests: str = "",
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
+    only: str = "*",
 ) -> Checked:
     """Run a bash command in a fresh copy of the archive's files with the patch, and after it `tests`.
 
-    tests: a patch whose files replace what the model made of them. files: laid into $GRADER too.
+    tests: a patch whose files replace what the model made of them. files: laid into $GRADER too. only: the
+    pattern of the files whose changes are taken from the patch.
     """
-    script = f"TESTS=({shlex.join(touched(tests))})\n{_CHECK}\nexec 2>&1\n{command}\n"
+    script = (
+        f"ONLY={shlex.quote(only)}\nTESTS=({shlex.join(touched(tests))})\n{_CHECK}\nexec 2>&1\n{command}\n"
+    )
     laid = {_BASE: base, "patch": patch.encode(), "tests": tests.encode()}
     with tempfile.TemporaryFile() as out:
         exit_code, _, wrong = await run_clean(box, script, timeout_s, {**laid, **(files or {})}, out)

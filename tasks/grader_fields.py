@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from pilotfish.tasks.environment_fields import Change
 from pilotfish.tasks.fields import Regex, Strict, Text, WorkspacePath
 
 
@@ -43,6 +44,27 @@ class Command(Strict):
     files: dict[WorkspacePath, str] = Field(default_factory=dict)
     """Hidden files, written for this command only into a fresh folder named by $GRADER."""
     timeout_s: float = Field(default=60, gt=0, le=600)
+
+
+class Tests(Strict):
+    """Every test in these hidden files passes, with pytest, on a fresh copy with the model's patch
+    (repository only).
+    """
+
+    kind: Literal["tests"]
+    files: Annotated[dict[WorkspacePath, str], Field(min_length=1)]
+    timeout_s: float = Field(default=120, gt=0, le=1800)
+
+
+class Mutants(Strict):
+    """The tests that the model wrote below `tests` pass on the package as it is, and fail on each of these
+    changes of it (repository only).
+    """
+
+    kind: Literal["mutants"]
+    tests: WorkspacePath = "tests"
+    changes: list[Change] = Field(min_length=1)
+    timeout_s: float = Field(default=300, gt=0, le=1800)
 
 
 class PageState(Strict):
@@ -88,10 +110,22 @@ class Any_(Strict):
 
 
 Grader = Annotated[
-    FileEquals | FileMatches | FileAbsent | Command | PageState | Answer | Infeasible | All | Any_,
+    FileEquals
+    | FileMatches
+    | FileAbsent
+    | Command
+    | Tests
+    | Mutants
+    | PageState
+    | Answer
+    | Infeasible
+    | All
+    | Any_,
     Field(discriminator="kind"),
 ]
 
-LeafGrader = FileEquals | FileMatches | FileAbsent | Command | PageState | Answer | Infeasible
+LeafGrader = (
+    FileEquals | FileMatches | FileAbsent | Command | Tests | Mutants | PageState | Answer | Infeasible
+)
 All.model_rebuild()
 Any_.model_rebuild()

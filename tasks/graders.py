@@ -19,6 +19,7 @@ from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxPathErr
 from pilotfish.tasks import grader_fields as fields
 from pilotfish.tasks.clean import run_clean
 from pilotfish.tasks.environment import End, Grade, first_line
+from pilotfish.tasks.work import Work
 
 _MAX_FILE_BYTES = 4 << 20
 _PAGE_S = 10.0
@@ -35,25 +36,33 @@ sys.exit({_FOUND} if re.search(pattern, text, re.MULTILINE) else 0)
 """
 
 
-async def grade(graders: Sequence[fields.Grader], box: Sandbox, end: End, page: Page | None = None) -> Grade:
+async def grade(
+    graders: Sequence[fields.Grader],
+    box: Sandbox,
+    end: End,
+    page: Page | None = None,
+    work: Work | None = None,
+) -> Grade:
     """The verdict of a task's graders: every one must pass, and the score is the lowest.
 
-    page: the task's page, where it has one. A task without an `infeasible` grader can be done, so a model
-    that said it cannot has failed.
+    page, work: the task's page and its repository, where it has one. A task without an `infeasible` grader
+    can be done, so a model that said it cannot has failed.
     """
     infeasible = any(isinstance(grader, fields.Infeasible) for grader in graders)
     if end.status == "infeasible" and not infeasible:
         return _no("The model said that the task cannot be done, but it can.")
-    return _all([await _grade_one(grader, box, end, page) for grader in graders])
+    return _all([await _grade_one(grader, box, end, page, work) for grader in graders])
 
 
-async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page | None) -> Grade:
+async def _grade_one(
+    grader: fields.Grader, box: Sandbox, end: End, page: Page | None, work: Work | None
+) -> Grade:
     try:
         match grader:
             case fields.All():
-                return _all([await _grade_one(part, box, end, page) for part in grader.of])
+                return _all([await _grade_one(part, box, end, page, work) for part in grader.of])
             case fields.Any_():
-                return _any([await _grade_one(part, box, end, page) for part in grader.of])
+                return _any([await _grade_one(part, box, end, page, work) for part in grader.of])
             case fields.FileEquals():
                 return _file_equals(grader, box)
             case fields.FileMatches():
@@ -62,6 +71,9 @@ async def _grade_one(grader: fields.Grader, box: Sandbox, end: End, page: Page |
                 return _file_absent(grader, box)
             case fields.Command():
                 return await _command(grader, box)
+            case fields.Tests() | fields.Mutants():
+                assert work is not None, "the format lets these stand in repository tasks only"
+                return Grade(*await (work.tests(grader) if grader.kind == "tests" else work.mutants(grader)))
             case fields.PageState():
                 return await _page_state(grader, page)
             case fields.Answer():

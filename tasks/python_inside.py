@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -13,6 +14,7 @@ from pilotfish.sandbox import SandboxError
 
 SITE = "/opt/site"
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games"
+_NOTHING = Path(__file__).with_name("nothing").resolve()
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 Mounts = dict[Path, str]
 
@@ -27,7 +29,7 @@ def installed(name: str, why: str) -> Distribution:
 
 def python_inside(names: Iterable[str], why: str) -> tuple[Mounts, dict[str, str]]:
     """What to show of the host, and the environment, for a `python3` that imports these distributions and
-    what they require.
+    what they require, and nothing else that is installed outside /usr.
 
     why: the end of the sentence that says what a missing one is needed for (`SandboxError`).
     """
@@ -35,6 +37,9 @@ def python_inside(names: Iterable[str], why: str) -> tuple[Mounts, dict[str, str
     base = Path(sys.base_prefix).resolve()
     if not base.is_relative_to("/usr"):
         mounts[base] = str(base)
+        own = Path(sysconfig.get_path("purelib", vars={"base": str(base)}))
+        if own.is_dir():
+            mounts[_NOTHING] = str(own)
     for name in names:
         mounts |= {place: f"{SITE}/{place.name}" for found in _closure(name, why) for place in _tops(found)}
     return mounts, {"PATH": f"{base / 'bin'}:{_SYSTEM_PATH}", "PYTHONPATH": SITE}

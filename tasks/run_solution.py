@@ -7,8 +7,9 @@ from typing import Any
 
 from pilotfish.sandbox import Sandbox
 from pilotfish.tasks.environment import End, Environment, Grade
+from pilotfish.tasks.environment_fields import RepositoryEnvironment
 from pilotfish.tasks.environments import environment_for
-from pilotfish.tasks.format import AnswerStep, CallStep, Task
+from pilotfish.tasks.format import AnswerStep, CallStep, Task, UndoStep
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tasks.windows import settle
 from pilotfish.tools.base import ToolContext, ToolResult, validate
@@ -31,6 +32,10 @@ def solution_calls(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "shell", {"command": step}
         elif isinstance(step, CallStep):
             yield step.tool, dict(step.arguments)
+        elif isinstance(step, UndoStep) and isinstance(task.environment, RepositoryEnvironment):
+            for change in reversed(task.environment.changes):
+                texts = {"old_text": change.replace, "new_text": change.find}
+                yield "edit", {"command": "replace", "path": change.path, **texts}
 
 
 def solution_answer(task: Task) -> str:

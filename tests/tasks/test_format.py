@@ -246,7 +246,7 @@ def test_an_unknown_suite_or_task_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_what_ships() -> None:
-    assert list_suites() == ["browser", "code", "desktop", "miniwob", "shell", "web"]
+    assert list_suites() == ["browser", "code", "desktop", "miniwob", "repository", "shell", "web"]
     own = [task for suite in list_suites() if suite != "miniwob" for task in load_suite(suite)]
     assert len(own) >= 12
     assert all(task.solution for task in own)
@@ -264,7 +264,7 @@ def test_the_documented_example_is_a_task_and_the_tables_are_complete(tmp_path: 
     kinds = {
         item["properties"]["kind"]["const"] for item in definitions if "kind" in item.get("properties", {})
     }
-    assert len(kinds) == 16
+    assert len(kinds) == 19
     assert kinds <= words
     assert set(Task.model_fields) - {"setup"} <= words
     assert {f"setup.{name}" for name in Setup.model_fields} <= words

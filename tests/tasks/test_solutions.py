@@ -16,7 +16,12 @@ from pilotfish.tasks.miniwob_tasks import miniwob_task
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tasks.run_solution import play_solution, run_solution
 
-OTHERS = [task for suite in list_suites() if suite not in ("miniwob", "web") for task in load_suite(suite)]
+OTHERS = [
+    task
+    for suite in list_suites()
+    if suite not in ("miniwob", "web", "repository")
+    for task in load_suite(suite)
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
