@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pilotfish.agent import cli_changes, cli_code, cli_look, cli_run, cli_serve
+from pilotfish.agent import cli_changes, cli_code, cli_index, cli_look, cli_run, cli_serve
 from pilotfish.agent.cli_bench import bench_app
 from pilotfish.agent.cli_output import FAILED, USAGE, OutputError
 from pilotfish.agent.stopping import STOPPED, ended_by_signals, exit_status
@@ -61,6 +61,7 @@ cli_run.add_to(app)
 cli_code.add_to(app)
 app.add_typer(bench_app, name="bench")
 cli_look.add_to(app)
+app.add_typer(cli_index.index_app, name="index")
 cli_changes.add_to(app)
 cli_serve.add_to(app)
 
@@ -143,6 +144,7 @@ def _explain(error: Exception) -> int:
     from pilotfish.model.protocol import ModelError
     from pilotfish.sandbox import SandboxError
     from pilotfish.tasks.reader import TaskError
+    from pilotfish.tools.index.listing import IndexingError
 
     if hasattr(error, "format_message"):  # typer's own, about the command line
         sentence = usage(error)
@@ -153,7 +155,7 @@ def _explain(error: Exception) -> int:
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return USAGE
-    if isinstance(error, LogError | ModelError | SandboxError | CaptureError):
+    if isinstance(error, LogError | ModelError | SandboxError | CaptureError | IndexingError):
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return FAILED

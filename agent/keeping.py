@@ -11,6 +11,7 @@ from pilotfish.sandbox import Sandbox, SandboxError, Snapshot
 
 _LOOKING = {
     "edit": ("command", ("view",)),
+    "index": ("command", ("map", "find", "references", "callers", "outline", "search", "read")),
     "computer": (
         "action",
         ("screenshot", "zoom", "cursor_position", "mouse_move", "wait", "scroll", "done", "infeasible"),

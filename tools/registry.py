@@ -9,14 +9,18 @@ from pilotfish.tools.base import Tool
 from pilotfish.tools.browser import BrowserTool
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.edit import EditTool
+from pilotfish.tools.index.tool import IndexTool
 from pilotfish.tools.shell import ShellTool
 from pilotfish.tools.words import one_of, short
 
-TOOLS: dict[str, type[ComputerTool] | type[ShellTool] | type[EditTool] | type[BrowserTool]] = {
+TOOLS: dict[
+    str, type[ComputerTool] | type[ShellTool] | type[EditTool] | type[BrowserTool] | type[IndexTool]
+] = {
     "computer": ComputerTool,
     "shell": ShellTool,
     "edit": EditTool,
     "browser": BrowserTool,
+    "index": IndexTool,
 }
 
 

@@ -1,0 +1,1 @@
+"""The repository index: what is defined where, who uses it, and what matters most; see docs/index.md."""

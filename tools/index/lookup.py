@@ -1,0 +1,165 @@
+"""Answers about names and files out of the store."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from pilotfish.tools.index.facts import SHOWN_STATES, name_id, unpack_definitions
+from pilotfish.tools.index.listing import IndexingError
+from pilotfish.tools.index.paths import given, read_beneath, shown
+from pilotfish.tools.index.results import Found, Piece, Symbol, Use
+from pilotfish.tools.index.rules import TEXT_BYTES
+from pilotfish.tools.index.store import Store
+from pilotfish.tools.index.tags import Definition, enclosing
+from pilotfish.tools.textfile import NotText, TextFile
+from pilotfish.tools.words import short
+
+_SEPARATORS = re.compile(r"::|->|[.#\\]")
+_LINE_CHARACTERS = 300
+_PIECE_CHARACTERS = 200_000
+_IDENTIFIER = re.compile(r"[^\W\d][\w\-]*")
+
+
+def find(store: Store, name: str, limit: int) -> Found:
+    """Definitions by exact name and qualification; if there is none, by a part of the name in any case."""
+    parts = [part for part in _SEPARATORS.split(name.strip()) if part] or [name]
+    suffix = "." + ".".join(parts)
+    found = [
+        _symbol(path, one)
+        for path, definitions in store.defining(name_id(parts[-1]))
+        for one in unpack_definitions(definitions)
+        if one.name == parts[-1] and ("." + one.qualified).endswith(suffix)
+    ]
+    notes = []
+    if not found:
+        wanted = parts[-1].lower()
+        found = [
+            _symbol(path, one)
+            for path, definitions, _ in store.all_tags()
+            if wanted in definitions.decode("utf-8", "replace").lower()
+            for one in unpack_definitions(definitions)
+            if wanted in one.name.lower()
+        ]
+        found.sort(key=lambda one: (len(one.name), one.path, one.line))
+        so_named = "nothing else is named so either" if not found else "these contain it"
+        notes = [f"nothing is defined as {short(name)}; {so_named}"]
+    return Found(found[:limit], max(0, len(found) - limit), notes)
+
+
+def uses(store: Store, root: bytes, name: str, limit: int, *, only_calls: bool) -> Found:
+    """Places where the last part of a name is used or called."""
+    last = [part for part in _SEPARATORS.split(name.strip()) if part] or [name]
+    found: list[tuple[bytes, int, bool]] = []
+    for path, places in store.using(name_id(last[-1])):
+        lines: dict[int, bool] = {}
+        for place in places:
+            if place & 1 or not only_calls:
+                lines[place >> 1] = lines.get(place >> 1, False) or bool(place & 1)
+        found += [(path, line, called) for line, called in lines.items()]
+    items = list(_described(store, root, found[:limit]))
+    notes = [] if found else [f"nothing {'calls' if only_calls else 'uses'} {short(last[-1])}"]
+    return Found(items, max(0, len(found) - limit), notes)
+
+
+def _described(store: Store, root: bytes, places: Iterable[tuple[bytes, int, bool]]) -> Iterable[Use]:
+    known: bytes | None = None
+    definitions: list[Definition] = []
+    lines: list[str] = []
+    for path, line, called in places:
+        if path != known:
+            known, tags = path, store.tags(path)
+            definitions = unpack_definitions(tags[0]) if tags else []
+            try:
+                lines = _text(root, path).lf.split("\n")
+            except IndexingError:
+                lines = []
+        around = enclosing(definitions, line)
+        text = lines[line - 1].strip() if line <= len(lines) else ""
+        text = text if len(text) <= _LINE_CHARACTERS else text[: _LINE_CHARACTERS - 1] + "…"
+        yield Use(shown(path), line, called, around.qualified if around else "", text)
+
+
+def outline(store: Store, path: bytes) -> Found:
+    """The definitions of a file in their order."""
+    tags = store.tags(path)
+    if tags is not None:
+        found = [_symbol(path, one) for one in unpack_definitions(tags[0])]
+        return Found(found, notes=[] if found else [f"{shown(path)} defines nothing"])
+    _require(store, path)
+    return Found([], notes=[f"{shown(path)} is in no language that is parsed; read or search it"])
+
+
+def read(store: Store, root: bytes, path: bytes, first: int, last: int | None, limit: int) -> Piece:
+    """Lines of a file that the index shows."""
+    _require(store, path)
+    file = _text(root, path)
+    lines = file.lf.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    end = min(len(lines), first + limit - 1, last if last is not None else len(lines))
+    chosen: list[str] = []
+    characters = 0
+    for line in lines[first - 1 : end]:
+        characters += len(line) + 1
+        if chosen and characters > _PIECE_CHARACTERS:
+            break
+        chosen.append(line)
+    return Piece(shown(path), first, first + len(chosen) - 1, len(lines), "\n".join(chosen), file.encoding)
+
+
+def mentioned(store: Store, text: str) -> tuple[list[str], list[str]]:
+    """Shown paths and defined names that stand in a text."""
+    words = sorted(set(_IDENTIFIER.findall(text)))
+    names = [word for word in words if len(word) > 2 and store.defining(name_id(word))]
+    files = [
+        shown(one.path)
+        for one in store.files()
+        if one.state in SHOWN_STATES and _stands_in(shown(one.path), text)
+    ]
+    return files, names
+
+
+def _stands_in(path: str, text: str) -> bool:
+    """Whether a text mentions a file: by its path, or by its name if that has an ending."""
+    name = path.rpartition("/")[2]
+    if name not in text:
+        return False
+    bare = rf"|(?<!/){re.escape(name)}" if "." in name else ""
+    return re.search(rf"(?<![\w.\-])(?:{re.escape(path)}{bare})(?![\w\-])", text) is not None
+
+
+def _require(store: Store, path: bytes) -> None:
+    """Raise IndexingError for a file that the index does not show."""
+    state = store.state(path)
+    if state in SHOWN_STATES:
+        return
+    if state is not None:
+        raise IndexingError(f"{shown(path)} is left out of the index ({state}); look at it by other means.")
+    paths = [shown(one.path) for one in store.files() if one.state in SHOWN_STATES]
+    name = path.rpartition(b"/")[2]
+    same = [known for known in paths if given(known).rpartition(b"/")[2] == name]
+    hint = f"did you mean {' or '.join(same[:3])}?" if same else _near(shown(path), paths)
+    raise IndexingError(f"there is no file {shown(path)} in the index; {hint}")
+
+
+def _near(path: str, paths: list[str]) -> str:
+    near = difflib.get_close_matches(path, paths, n=3, cutoff=0.7)
+    return f"did you mean {' or '.join(near)}?" if near else "give its path from the top folder on."
+
+
+def _text(root: bytes, path: bytes) -> TextFile:
+    try:
+        data, _ = read_beneath(root, path, TEXT_BYTES)
+        return TextFile.decode(data)
+    except OSError as error:
+        raise IndexingError(f"{shown(path)} is gone or cannot be read ({error.strerror}).") from None
+    except NotText as error:
+        raise IndexingError(f"{shown(path)} {error}.") from None
+
+
+def _symbol(path: bytes, one: Definition) -> Symbol:
+    return Symbol(
+        shown(path), one.line, one.end_line, one.kind, one.name, one.qualified, one.signature, one.doc
+    )

@@ -1,0 +1,79 @@
+"""Names of files as they are shown and given back, and opening a file that may be swapped meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+
+_PLAIN = re.compile(r'[^\x00-\x1f\x7f"\\\u0080-\u009f\u2028\u2029\ud800-\udfff]+')
+_ESCAPES = {7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
+_FROM_ESCAPE = {value: bytes([key]) for key, value in _ESCAPES.items()}
+
+
+def shown(path: bytes) -> str:
+    """A path in one line of text: as it is where that can be read, else quoted with escapes as git does."""
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and _PLAIN.fullmatch(text):
+        return text
+    quoted = (
+        b"\\" + _ESCAPES[byte]
+        if byte in _ESCAPES
+        else bytes([byte])
+        if 32 <= byte < 127
+        else b"\\%03o" % byte
+        for byte in path
+    )
+    return f'"{b"".join(quoted).decode()}"'
+
+
+def given(text: str) -> bytes:
+    """The path that `shown` made this text of, or that a person wrote: `./a/b` and `a//b` are `a/b`."""
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        inner = text[1:-1].encode("utf-8", "surrogateescape")
+        return re.sub(rb"\\([0-7]{3}|.)", _unescaped, inner)
+    parts = os.fsencode(text).split(b"/")
+    return b"/".join(part for part in parts if part not in (b"", b"."))
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    code = match[1]
+    return bytes([int(code, 8) & 255]) if len(code) == 3 else _FROM_ESCAPE.get(code, code)
+
+
+def open_beneath(root: bytes, path: bytes, flags: int) -> int:
+    """Open `path` in the folder `root` (absolute, without links) if no step of the way is a link.
+
+    Raises OSError; ELOOP where a link was met.
+    """
+    whole = root + b"/" + path if path else root
+    fd = os.open(whole, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        # What was opened is told by the kernel, so whatever was swapped on the way cannot matter.
+        if os.readlink(b"/proc/self/fd/%d" % fd) != whole:  # noqa: PTH115
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_beneath(root: bytes, path: bytes, limit: int) -> tuple[bytes, os.stat_result]:
+    """The first `limit` bytes of a regular file, and its state before. Raises OSError."""
+    fd = open_beneath(root, path, os.O_RDONLY)
+    try:
+        state = os.fstat(fd)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        pieces = []
+        left = limit
+        while left > 0 and (piece := os.read(fd, min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces), state
+    finally:
+        os.close(fd)

@@ -1,0 +1,156 @@
+"""The `index` tool: what the workspace defines, where it is used, what matters most."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.edit import Lines
+from pilotfish.tools.index.listing import IndexingError
+from pilotfish.tools.index.mapping import Count, about_four_bytes
+from pilotfish.tools.index.pool import Cancelled
+from pilotfish.tools.index.repository import Index
+
+Cancel = Callable[[], bool]
+
+MAX_CHARACTERS = 30_000
+"""The longest answer; what does not fit is counted."""
+UPDATE_SECONDS = 120.0
+"""How long a call may bring the index up to date; what is missing then is taken up by the next one."""
+_MAP_TOKENS = 4_000
+_NEEDS = {
+    "find": "name",
+    "references": "name",
+    "callers": "name",
+    "outline": "path",
+    "read": "path",
+    "search": "pattern",
+}
+
+
+class IndexArgs(ToolArgs):
+    """One question about the workspace's code."""
+
+    command: Literal["map", "find", "references", "callers", "outline", "search", "read"]
+    name: str | None = Field(None, description="find, references, callers: a name or Class.method")
+    path: str | None = Field(None, description="outline, read: a file; search: a folder or file")
+    pattern: str | None = Field(None, description="search: a text in the files' lines")
+    regex: bool = Field(False, description="search: pattern is a regular expression")
+    ignore_case: bool = Field(False, description="search")
+    lines: Lines | None = Field(None, description="read: [first,last]")
+    about: str | None = Field(None, description="map: the task; what it mentions comes first")
+    tokens: int = Field(_MAP_TOKENS, ge=100, le=100_000, description="map: at most so many")
+    limit: int = Field(50, ge=1, le=1000, description="at most so many results")
+
+    @model_validator(mode="after")
+    def _require_what_the_command_needs(self) -> IndexArgs:
+        need = _NEEDS.get(self.command)
+        if need is not None and not getattr(self, need):
+            raise ValueError(f"`{self.command}` needs `{need}`")
+        return self
+
+
+class IndexTool:
+    """Keeps an index of each sandbox's workspace, brought up to date with every question."""
+
+    name = "index"
+    description = "Look up code in the workspace: map, definitions, uses, search."
+    Args = IndexArgs
+
+    def __init__(self, count: Count = about_four_bytes) -> None:
+        """count: how many tokens a text has, for the budget of a map."""
+        self._count = count
+        self._indexes: dict[Path, Index] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, args: IndexArgs, context: ToolContext) -> ToolResult:
+        """Answer; what stands against it is a result."""
+        if context.box is None:
+            return ToolResult(False, "index: there is no sandbox here; use the other tools.")
+        gone = False
+        try:
+            async with self._lock:
+                work = asyncio.to_thread(self._answer, args, context.box.files.root, lambda: gone)
+                return await asyncio.shield(work)
+        except IndexingError as error:
+            return ToolResult(False, f"index: {error}")
+        finally:
+            gone = True  # a call that was cancelled ends its thread too
+
+    async def close(self) -> None:
+        """Remove the indexes."""
+        for index in self._indexes.values():
+            index.close()
+        self._indexes.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _answer(self, args: IndexArgs, workspace: Path, gone: Cancel) -> ToolResult:
+        index = self._index_of(workspace)
+        ends = time.monotonic() + UPDATE_SECONDS
+        try:
+            done = index.update(cancelled=lambda: gone() or time.monotonic() > ends)
+            text = "\n".join(_lines(args, index, self._count, gone))
+        except Cancelled:
+            raise IndexingError("the index is not ready yet; ask again, or use the shell.") from None
+        notes = [] if done.complete else ["[the index is not complete yet: ask again for the rest]"]
+        return ToolResult(True, "\n".join([_bounded(text), *notes]))
+
+    def _index_of(self, workspace: Path) -> Index:
+        if workspace not in self._indexes:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="pilotfish-index-")
+            path = Path(self._folder.name) / f"{len(self._indexes)}.sqlite"
+            self._indexes[workspace] = Index(workspace, path, above=False)
+        return self._indexes[workspace]
+
+
+def _lines(args: IndexArgs, index: Index, count: Count, gone: Cancel) -> list[str]:
+    name, path, pattern = args.name or "", _inside(args.path or ""), args.pattern or ""
+    match args.command:
+        case "map":
+            files, names = index.mentioned(args.about) if args.about else ([], [])
+            found = index.map(args.tokens, count, files, names)
+            return [found.text.rstrip("\n"), f"[{found.left_out} definitions left out]"]
+        case "find":
+            return index.find(name, args.limit).lines()
+        case "references":
+            return index.references(name, args.limit).lines()
+        case "callers":
+            return index.callers(name, args.limit).lines()
+        case "outline":
+            return index.outline(path).lines()
+        case "read":
+            first, last = args.lines or (1, -1)
+            return index.read(path, first, None if last == -1 else last).lines()
+        case "search":
+            return index.search(
+                pattern,
+                regex=args.regex,
+                ignore_case=args.ignore_case,
+                within=path,
+                limit=args.limit,
+                cancelled=gone,
+            ).lines()
+
+
+def _inside(path: str) -> str:
+    """A path as seen from inside the sandbox, relative to the workspace."""
+    return path.removeprefix("/workspace").lstrip("/") if path.startswith("/workspace") else path
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    kept = text[:MAX_CHARACTERS].rpartition("\n")[0] or text[:MAX_CHARACTERS]
+    left = text.count("\n") - kept.count("\n")
+    return f"{kept}\n[{left} more lines left out; ask more narrowly]"
