@@ -328,7 +328,17 @@ class Sandbox:
         display = self._display.number if self._display else None
         self._janitor = await Janitor.hire(self._folder.path, display, groups, self.spec.level == 3)
         network = self._gateway.socket if self._gateway else None
-        mounts = Mounts(self.workspace, sockets, screen, chromium, self.spec.read_only, made, network, driver)
+        mounts = Mounts(
+            self.workspace,
+            sockets,
+            screen,
+            chromium,
+            self.spec.read_only,
+            made,
+            network,
+            driver,
+            self.spec.links,
+        )
         supervisor = self._supervisor
         await supervisor.start(lambda *fds: self._starter.launch(mounts, *fds), self._group, self._janitor)
         self._vitals.watch_guest(self._running(), supervisor.inner_pid or supervisor.outer_pid)

@@ -92,7 +92,7 @@ class Mounts:
 
     sockets: the private /tmp/.X11-unix, if there is a display; screen: where its X server keeps the picture;
     made_files: {path inside: text}, read-only; network: the proxy's socket, if there is one; driver: the
-    folder of Playwright's driver.
+    folder of Playwright's driver; links: {link in the root: where it leads}.
     """
 
     workspace: Path
@@ -103,6 +103,7 @@ class Mounts:
     made_files: Mapping[str, str] = field(default_factory=dict)
     network: Path | None = None
     driver: Path | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def made_files(mounts: Mounts) -> dict[str, str]:
@@ -160,6 +161,8 @@ def sandbox_argv(
         argv += ["--ro-bind", str(mounts.driver), str(INNER_DRIVER)]
     for path, inner in mounts.read_only.items():
         argv += ["--ro-bind", str(path.resolve()), inner]
+    for link, target in mounts.links.items():
+        argv += ["--symlink", target, link]
     if mounts.sockets is not None:
         argv += ["--bind", str(mounts.sockets), "/tmp/.X11-unix"]
     if mounts.screen is not None:

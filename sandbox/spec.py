@@ -83,7 +83,8 @@ class SandboxSpec:
     to open at once when no Chromium is found (with False that is found out by `browser.open`). workspace: a
     folder of the host that appears as /workspace; None is a private folder, removed at close. snapshots: a
     folder of the host, outside the workspace, that keeps its snapshots; None is a private one too. read_only:
-    host folders or files to show inside, {host path: inner path}. env: extra environment of every process
+    host folders or files to show inside, {host path: inner path}. links: links in the root inside, {`/app`:
+    where below /workspace or /tmp it leads}. env: extra environment of every process
     inside. level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without
     user namespaces and has neither display nor browser; 0 is nothing at all. network: the
     hosts that programs inside may reach; none by default.
@@ -96,6 +97,7 @@ class SandboxSpec:
     workspace: Path | None = None
     snapshots: Path | None = None
     read_only: Mapping[Path, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     level: Level = 3
@@ -120,6 +122,11 @@ class SandboxSpec:
                 f"sandbox level {self.level} cannot show {first!r} at another path, leave read_only out or "
                 "open it at level 3."
             )
+        if self.level != 3 and self.links:
+            raise SandboxError(
+                f"sandbox level {self.level} has no root of its own for the link {next(iter(self.links))!r}, "
+                "leave links out or open it at level 3."
+            )
         if self.level != 3 and self.network.allow:
             why = "has no sockets at all" if self.level == 2 else "cannot hold programs to a list"
             raise SandboxError(
@@ -134,6 +141,8 @@ class SandboxSpec:
             _check_workspace(self.workspace)
         for host, inner in self.read_only.items():
             _check_read_only(host, inner)
+        for link, target in self.links.items():
+            _check_link(link, target)
 
 
 def _check_workspace(workspace: Path) -> None:
@@ -144,6 +153,18 @@ def _check_workspace(workspace: Path) -> None:
     if real == home or real in home.parents:
         raise SandboxError(
             f"workspace {str(real)!r} holds your home folder, choose one that has nothing but the work in it."
+        )
+
+
+def _check_link(link: str, target: str) -> None:
+    path, end = PurePosixPath(link), PurePosixPath(target)
+    plain = (
+        len(path.parts) == 2 and str(path) == link and "\0" not in link and link not in (*_RESERVED, "/home")
+    )
+    inside = any(end.is_relative_to(place) for place in (INNER_WORKSPACE, INNER_TMP))
+    if not plain or not inside or ".." in end.parts or "\0" in target:
+        raise SandboxError(
+            f"link {link!r} to {target!r} cannot be made, choose one such as '/app' to '/workspace/app'."
         )
 
 

@@ -73,6 +73,16 @@ class HumanevalEnvironment(Strict):
     test: Text
 
 
+class HarborEnvironment(WithHosts):
+    """One task folder of Harbor's form; it brings its own tests."""
+
+    kind: Literal["harbor"]
+    folder: Text
+    refused: str = ""
+    """Why it cannot be played here, as a sentence; empty if it can."""
+    verifier_s: float = Field(default=600, gt=0)
+
+
 class SwebenchEnvironment(Strict):
     """One instance of a data set in SWE-bench's form; it brings its own tests.
 
@@ -122,6 +132,7 @@ EnvironmentFields = Annotated[
     | MiniwobEnvironment
     | RepositoryEnvironment
     | HumanevalEnvironment
+    | HarborEnvironment
     | SwebenchEnvironment,
     Field(discriminator="kind"),
 ]
@@ -129,5 +140,5 @@ EnvironmentFields = Annotated[
 KEEPS_FILES = ("shell", "code", "repository", "humaneval", "swebench")
 """Kinds of environments that are all in the files of the workspace, so that a run can go on from these."""
 
-SELF_GRADED = ("miniwob", "humaneval", "swebench")
+SELF_GRADED = ("miniwob", "humaneval", "swebench", "harbor")
 """Kinds of environments that bring their own verdict."""

@@ -20,6 +20,7 @@ from pilotfish.tasks.environment import End, Environment, Grade, StartError, fir
 from pilotfish.tasks.environment_fields import (
     CodeEnvironment,
     DesktopEnvironment,
+    HarborEnvironment,
     HumanevalEnvironment,
     MiniwobEnvironment,
     RepositoryEnvironment,
@@ -29,6 +30,7 @@ from pilotfish.tasks.environment_fields import (
 )
 from pilotfish.tasks.format import Server, Task
 from pilotfish.tasks.graders import grade
+from pilotfish.tasks.harbor import Harbor
 from pilotfish.tasks.humaneval import Humaneval
 from pilotfish.tasks.miniwob import Miniwob, pages_folder
 from pilotfish.tasks.repositories import Repository, repository_trouble
@@ -52,6 +54,8 @@ def environment_for(task: Task) -> Environment:
             return Miniwob(task.environment)
         case HumanevalEnvironment():
             return Humaneval(task, task.environment)
+        case HarborEnvironment():
+            return Harbor(task, task.environment)
         case RepositoryEnvironment():
             return Repository(task, task.environment)
         case SwebenchEnvironment():
@@ -73,6 +77,8 @@ def skip_reason(task: Task) -> str | None:
             return str(error)
     if isinstance(task.environment, SwebenchEnvironment):
         return swebench_trouble(task.environment.model_dump_json())
+    if isinstance(task.environment, HarborEnvironment):
+        return task.environment.refused or None
     if isinstance(task.environment, RepositoryEnvironment):
         return repository_trouble(task.name, task.environment)
     missing = sorted({line[0] for line in task.setup.launch if shutil.which(line[0]) is None})

@@ -11,6 +11,7 @@ from pilotfish.tasks.data_sets import data_set_tasks, is_data_set
 from pilotfish.tasks.environment_fields import CodeEnvironment, WebEnvironment
 from pilotfish.tasks.explain import explain, nearest, shown
 from pilotfish.tasks.format import Task
+from pilotfish.tasks.harbor import harbor_tasks, is_harbor
 from pilotfish.tasks.miniwob_tasks import SUITE as MINIWOB_SUITE
 from pilotfish.tasks.miniwob_tasks import miniwob_suite
 from pilotfish.tasks.reader import TaskError, read_data
@@ -65,6 +66,10 @@ def load_suite(suite: str | Path) -> list[Task]:
     if not folder.is_dir():
         names = list_suites()
         raise TaskError(f"There is no suite or folder '{suite}'{nearest(str(suite), names)}.")
+    if is_harbor(folder) or (
+        not any(_task_files(folder)) and any(map(is_harbor, filter(Path.is_dir, folder.iterdir())))
+    ):
+        return harbor_tasks(folder)
     found: dict[str, tuple[Path, Task]] = {}
     for path in _task_files(folder):
         task = load_task(path)
@@ -98,6 +103,8 @@ def find_task(name: str) -> Task:
     path = Path(name)
     if is_data_set(path) or is_data_set(path.parent):
         return _of_data_set(path)
+    if is_harbor(path):
+        return harbor_tasks(path)[0]
     if path.suffix in _SUFFIXES or path.is_dir():
         return load_task(path)
     raise TaskError(
