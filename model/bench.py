@@ -203,7 +203,7 @@ def measure(spec: Spec) -> dict[str, Any]:
     what = f"{spec.job} of {spec.tokens:,}" if spec.before == 0 else f"{spec.job} after {spec.before:,}"
     quiet = spec.job in ("describe", "make")
     command = [sys.executable, "-m", "pilotfish.model.bench_run", json.dumps(dataclasses.asdict(spec))]
-    last: dict[str, Any] = {}
+    last: dict[str, Any] | None = None
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
@@ -222,9 +222,9 @@ def measure(spec: Spec) -> dict[str, Any]:
         _tell("")
         errors.seek(0)
         said = errors.read().strip().splitlines()
-    if code == 0 and last:
+    if code == 0 and last is not None:
         return last
-    if "error" in last:
+    if last is not None and "error" in last:
         raise Failed(last["error"])
     if code < 0:
         raise Failed(f"{what}, {name}, was ended by signal {-code}, most likely for want of memory.")

@@ -71,8 +71,9 @@ def headline(machine: Mapping[str, Any]) -> str:
     """The machine and the checkpoint."""
     peer = machine["transformers"]
     beside = "ours alone" if peer is None else f"transformers {peer}"
+    threads = f"{machine['threads']} thread" + "s" * (machine["threads"] > 1)
     return (
-        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, {beside}\n"
+        f"{machine['device']}, {threads}, torch {machine['torch']}, {beside}\n"
         f"{machine['model']}: {machine['parameters'] / 1e6:.1f} M parameters in {machine['dtype']}"
     )
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pilotfish.model import bench, bench_run, bench_table
+from pilotfish.model import bench, bench_run, bench_table, checkpoint
 from pilotfish.model.bench_spec import Spec
 from pilotfish.model.bench_table import Row, Side
-from pilotfish.model.m3 import M3, count_parameters
+from pilotfish.model.m3 import count_parameters
 
 SCREEN = (84, 56)
 FAST = Side(0.5, 5, 10**9)
@@ -89,13 +89,11 @@ def test_rows_say_what_was_aimed_at() -> None:
     assert names.index("ratio") + len("ratio") == bench_table.line(row).index("8.0x") + len("8.0x")
 
 
-def test_the_random_checkpoint_has_the_size_of_the_aims() -> None:
-    import torch
-
-    with torch.device("meta"):
-        model = M3(bench_run.random_config())
+def test_the_random_checkpoint_has_the_size_of_the_aims(asked: Spec, tmp_path: Path) -> None:
+    bench.measure(dataclasses.replace(asked, job="make", folder=str(tmp_path)))
+    model, config = checkpoint.load(tmp_path)
     assert 41e6 < count_parameters(model) < 43e6
-    assert sum(model.config.text.sparse_layers) == 6
+    assert sum(config.text.sparse_layers) == 6
 
 
 def test_bad_arguments_are_sentences(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
