@@ -36,7 +36,7 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
     for event in group[1:]:
         _add(steps, event, run.started.model)
     usages = [event.usage for event in group if isinstance(event, log.Answered)]
-    ends = [event for event in group if isinstance(event, log.EpisodeEnded)]
+    ends = [event for event in group if isinstance(event, log.EpisodeEnded) and not event.parent]
     return {
         "schema_version": SCHEMA,
         "session_id": f"{run.started.run}-{start.episode}",
@@ -64,6 +64,8 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
 
 def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
     number = len(steps) + 1
+    if event.parent:  # what a sub-task did; its summary is the result of the call
+        return
     match event:
         case log.Answered(kept=True):
             step = _step(number, event.t, "agent", event.text)

@@ -78,7 +78,8 @@ def report(run: log.RunLog) -> dict[str, Any]:
 
 
 def _row(groups: Sequence[Sequence[log.Event]]) -> dict[str, Any]:
-    ends = [event for group in groups for event in group if isinstance(event, log.EpisodeEnded)]
+    every = (event for group in groups for event in group)
+    ends = [event for event in every if isinstance(event, log.EpisodeEnded) and not event.parent]
     judged = [end for end in ends if end.passed is not None]
     passed = sum(end.passed is True for end in judged)
     low, high = wilson(passed, len(judged))

@@ -34,7 +34,7 @@ from pilotfish.tasks.format import Limits
 from pilotfish.tasks.reader import TaskError
 
 NAME = "code"
-TOOLS = ("shell", "edit")
+TOOLS = ("shell", "edit", "index", "plan")
 _LIMITS = Limits(steps=300, seconds=4 * 3600.0, tokens=1_000_000)
 _TITLE = 70
 
@@ -193,8 +193,8 @@ def _hand_back(
         notes.append("More than half of the changed lines differ in nothing but their ends (CRLF or LF).")
     commit = branch = ""
     if changed:
-        ended = next((event for event in reversed(run.events) if isinstance(event, log.EpisodeEnded)), None)
-        commit = tree.keep(taken, _message(target.instruction, ended.answer if ended else ""))
+        ends = [one for one in run.events if isinstance(one, log.EpisodeEnded) and not one.parent]
+        commit = tree.keep(taken, _message(target.instruction, ends[-1].answer if ends else ""))
         if target.branch and not stopped:
             tree.bring_to(repository, target.branch)
             branch = target.branch

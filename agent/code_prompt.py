@@ -24,7 +24,7 @@ _OUTPUT = 6_000
 RULES = """\
 How to work:
 - /workspace is a copy of the repository {name}{at}. Work there; the user's own folder is not touched.
-- Look before you edit.
+- Keep a plan with the tool plan where there is more than one thing to do. Look before you edit.
 - {tests}
 - Change what the task needs and nothing else. Commits are not needed: the difference of the files is what
   is handed back.

@@ -9,7 +9,8 @@ from pilotfish.agent.safetext import counted, visible
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Sandbox, SandboxError, Snapshot
 
-_LOOKING = {
+_LOOKING: dict[str, tuple[str, tuple[str | None, ...]]] = {
+    "plan": ("", (None,)),  # what a sub-task writes is kept in its own steps
     "edit": ("command", ("view",)),
     "index": ("command", ("map", "find", "references", "callers", "outline", "search", "read")),
     "computer": (

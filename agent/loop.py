@@ -157,6 +157,8 @@ class Episode:
     keeps_tools: bool = False
     """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
     review: Review | None = None
+    hand_over: Callable[[Episode, str], Awaitable[ToolResult]] | None = None
+    """Has a part of the work done in a conversation of its own."""
     keeps_snapshots: bool = False
     """Whether the workspace is kept before each call that may write to it."""
     on_progress: Callable[[ProgressChunk], None] | None = None
@@ -237,6 +239,9 @@ class Episode:
         result = await self._with_limits(result)
         seconds = time.monotonic() - began_s
         self._tell(self._step, first, result, seen, executed=refused is None, seconds=seconds)
+        if result.plan:
+            items = [log.PlanItem(title=item.title, status=item.status) for item in result.plan]
+            self.events.append(log.Planned(step=self._step, items=items))
         for call in others:
             self._tell_unexecuted(self._step, call, NOT_EXECUTED)
         self.budget.used_steps += 1
@@ -403,7 +408,9 @@ class Episode:
             await self._or_stopped(self._keeper.before(call, self._step))
         self._follow_screen()
         self.events.append(log.Intended(step=self._step, call=_call_data(call)))
-        context = ToolContext(self.box, self._screen)
+        hand_over = self.hand_over
+        part = None if hand_over is None else (lambda text: hand_over(self, text))
+        context = ToolContext(self.box, self._screen, part)
         try:
             async with asyncio.timeout(self.budget.remaining_s):
                 return await self._or_stopped(self._run_watched(lambda: tool.run(arguments, context)))

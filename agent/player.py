@@ -21,6 +21,7 @@ from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import fitted
+from pilotfish.agent.subtask import hand_over
 from pilotfish.agent.waiting import or_stopped
 from pilotfish.model.protocol import Limits, Model
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
@@ -111,6 +112,7 @@ class Player:
             resumed=resumed,
             keeps_tools=job.shared,
             review=job.review,
+            hand_over=hand_over if "plan" in job.tools else None,
             keeps_snapshots=job.snapshots is not None,
         )
         try:

@@ -20,7 +20,7 @@ def write_predictions(run: log.RunLog) -> list[str]:
     lines: dict[str, list[str]] = {}
     for group in run.episodes():
         for event in group:
-            if not isinstance(event, log.EpisodeEnded) or not event.product:
+            if not isinstance(event, log.EpisodeEnded) or event.parent or not event.product:
                 continue
             first, *rest = event.product.items()
             name, names_model = _FORMS[first[0]]

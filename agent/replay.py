@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import attempt_line, run_note, tests_went, verdict
+from pilotfish.agent.show import attempt_line, plan_state, run_note, tests_went, verdict
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -85,12 +85,12 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [
         _entry("start", "start", start.clip, [], notes=[["instruction", start.instruction]])
     ]
-    replies: dict[int, log.Answered] = {}
+    replies: dict[tuple[int, int], log.Answered] = {}
     network: list[list[str]] = []  # what was tried since the last entry belongs to the next one
     for event in group[1:]:
         match event:
             case log.Answered(kept=True):
-                replies[event.step] = event
+                replies[event.parent, event.step] = event
             case log.Answered():
                 steps.append(_entry("retry", "sampled again", None, steps[-1]["frames"], notes=_said(event)))
             case log.Told():
@@ -99,6 +99,15 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 notes = [["command", event.command], ["output", event.output], ["note", event.note]]
                 entry = _entry("tests", f"tests: {tests_went(event)}", None, steps[-1]["frames"], notes=notes)
                 steps.append(entry | {"ok": event.status == 0})
+            case log.Planned():
+                listed = "\n".join(f"{item.status:<8}{item.title}" for item in event.items)
+                steps[-1]["notes"].append(["plan", f"{plan_state(event.items)}\n{listed}"])
+            case log.EpisodeStarted():
+                notes = [["instruction", event.instruction]]
+                steps.append(_entry("start", "sub-task: start", None, steps[-1]["frames"], notes=notes))
+            case log.EpisodeEnded() if event.parent:
+                notes = [["answer", event.answer], ["reason", event.reason]]
+                steps.append(_entry("end", f"sub-task: {event.end}", None, steps[-1]["frames"], notes=notes))
             case log.SentBack():
                 steps[-1]["notes"].append(["sent back", event.text])
             case log.HandedBack():
@@ -111,7 +120,7 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 lines += [event.note] if event.note else []
                 network += [["network", line] for line in lines]
             case log.Resulted():
-                steps.append(_result(event, replies.get(event.step), steps[-1]["frames"]))
+                steps.append(_result(event, replies.get((event.parent, event.step)), steps[-1]["frames"]))
             case log.Resumed():
                 steps.append(
                     _entry("resumed", "resumed", None, steps[-1]["frames"], notes=[["note", event.note]])
@@ -142,6 +151,7 @@ def _result(event: log.Resulted, reply: log.Answered | None, before: Sequence[st
         notes.append(["call", f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}"])
     notes.append(["result", event.text])
     title = _title(call) if call else "call"
+    title = f"sub-task: {title}" if event.parent else title
     entry = _entry("step", title, event.clip, before, notes=notes)
     arguments = call.arguments if call else {}
     marks = {name: arguments[name] for name in _MARKS if name in arguments}

@@ -41,9 +41,9 @@ def unknown_call(group: Sequence[log.Event]) -> log.CallData | None:
     begun: log.CallData | None = None
     for event in group:
         match event:
-            case log.Intended():
+            case log.Intended(parent=0):
                 begun = event.call
-            case log.Resulted() if begun is not None and event.call_id == begun.id:
+            case log.Resulted(parent=0) if begun is not None and event.call_id == begun.id:
                 begun = None
     return begun
 
@@ -61,6 +61,9 @@ def standing(group: Sequence[log.Event], frames: log.FrameStore, conversation: C
     said = log.Answered(step=0)
     told: set[str] = set()
     for event in group[1:]:
+        if event.parent:
+            here.used_tokens += event.usage.output_tokens if isinstance(event, log.Answered) else 0
+            continue
         match event:
             case log.Answered():
                 here.used_tokens += event.usage.output_tokens

@@ -283,8 +283,8 @@ def _result(folder: Path) -> dict[str, Any]:
 def report(run: log.RunLog) -> dict[str, Any]:
     """What `--json` prints for a run, read from its log."""
     started = run.started
-    ends = [event for event in run.events if isinstance(event, log.EpisodeEnded)]
-    starts = [event for event in run.events if isinstance(event, log.EpisodeStarted)]
+    ends = [event for event in run.events if isinstance(event, log.EpisodeEnded) and not event.parent]
+    starts = [event for event in run.events if isinstance(event, log.EpisodeStarted) and not event.parent]
     end = ends[-1] if ends else None
     graded = end is not None and end.passed is not None
     was_stopped = run.ended is not None and run.ended.status == "interrupted"

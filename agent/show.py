@@ -37,7 +37,7 @@ class Narrator:
     def __call__(self, event: log.Event) -> None:
         """Show one record."""
         for line in _lines(event):
-            say(line, self._stream)
+            say(f"   |  {line}" if event.parent else line, self._stream)
 
 
 def sandbox_note(level: int, network: Sequence[str] = ()) -> str:
@@ -67,6 +67,14 @@ def run_note(started: log.RunStarted) -> str:
 def verdict(passed: bool | None) -> str:
     """What graders said, in words; None is that nothing was graded."""
     return "not graded" if passed is None else "passed" if passed else "not passed"
+
+
+def plan_state(items: Sequence[log.PlanItem]) -> str:
+    """How far a plan is, in a line."""
+    left = [item for item in items if item.status != "dropped"]
+    done = sum(item.status == "done" for item in left)
+    doing = "; ".join(item.title for item in left if item.status == "doing")
+    return f"{done} of {len(left)} done{f'; now: {doing}' if doing else ''}"
 
 
 def tests_went(run: log.Tested) -> str:
@@ -104,6 +112,8 @@ def _lines(event: log.Event) -> list[str]:
         case log.Tested():
             when = "before any change" if event.attempt == 0 else f"look {event.attempt}"
             return [f"tests {shortened(event.command, WIDTH)}, {when}: {tests_went(event)}"]
+        case log.Planned():
+            return [f"plan  {shortened(plan_state(event.items), 2 * WIDTH)}"]
         case log.SentBack():
             return [f"      sent back: {shortened(event.text, 2 * WIDTH)}"]
         case log.Told():

@@ -11,9 +11,10 @@ repositories, by their settings.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,13 +74,8 @@ class WorkTree:
 
         goes_on: called often; raises to break off. A place that is not whole can be removed.
         """
-        try:
+        with _on_disk(place):
             return cls._begin(place, repository, goes_on, bounds)
-        except OSError as error:
-            raise SandboxError(
-                f"the copy of {str(repository.folder)!r} could not be made in {str(place)!r} "
-                f"({error.strerror}); free some space there or choose another place."
-            ) from error
 
     @classmethod
     def _begin(
@@ -121,6 +117,10 @@ class WorkTree:
         seen_as: where the folders of objects (`objects`) are for these programs; None where they cannot be
         shown, which leaves them without history.
         """
+        with _on_disk(self.place):
+            self._give_git(repository, seen_as)
+
+    def _give_git(self, repository: Repository, seen_as: dict[Path, str] | None) -> None:
         own = self.folder / ".git"
         git("init", "--quiet", "--template=", f"--object-format={self._kind}", str(own.parent))
         given = GitDir(own)
@@ -292,6 +292,18 @@ class WorkTree:
         told = self._git.run("diff-tree", "-r", "--numstat", *how, before, after).split(b"\n")
         counts = [line.split(b"\t")[:2] for line in told if line]
         return sum(int(count) for pair in counts for count in pair if count.isdigit())
+
+
+@contextlib.contextmanager
+def _on_disk(place: Path) -> Iterator[None]:
+    """A failure of the disk as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(
+            f"the copy in {str(place)!r} could not be made ({error.strerror}); free some space there or "
+            "choose another place."
+        ) from error
 
 
 def check_branch(repository: Repository, branch: str) -> None:

@@ -5,7 +5,7 @@ Errors are values: a `ToolResult` with `ok=False` and one sentence that says wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pilotfish.sandbox import Sandbox
 
 __all__ = [
+    "PlanItem",
     "Screen",
     "Tool",
     "ToolArgs",
@@ -53,6 +54,14 @@ A = TypeVar("A", bound=ToolArgs)
 
 
 @dataclass(frozen=True)
+class PlanItem:
+    """One thing to do, as the model keeps it."""
+
+    title: str
+    status: Literal["open", "doing", "done", "dropped"] = "open"
+
+
+@dataclass(frozen=True)
 class ToolContext:
     """What a tool may act on: the sandbox, and the region of its display that the model sees.
 
@@ -61,6 +70,8 @@ class ToolContext:
 
     box: Sandbox | None = None
     screen: Screen | None = None
+    hand_over: Callable[[str], Awaitable[ToolResult]] | None = None
+    """Has a part of the work done in a conversation of its own; its summary is the result."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +79,15 @@ class ToolResult:
     """What one call did.
 
     text: what the model is told; what UTF-8 cannot take is spelt out. end: set when the model ended the task.
-    image: a picture that belongs to the result, uint8 RGB of shape [height, width, 3].
+    image: a picture that belongs to the result, uint8 RGB of shape [height, width, 3]. plan: the list of what
+    is to be done, if the call set it.
     """
 
     ok: bool
     text: str
     end: Literal["done", "infeasible"] | None = None
     image: npt.NDArray[np.uint8] | None = None
+    plan: tuple[PlanItem, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", encodable(self.text))

@@ -10,17 +10,25 @@ from pilotfish.tools.browser import BrowserTool
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.edit import EditTool
 from pilotfish.tools.index.tool import IndexTool
+from pilotfish.tools.plan import PlanTool
 from pilotfish.tools.shell import ShellTool
 from pilotfish.tools.words import one_of, short
 
 TOOLS: dict[
-    str, type[ComputerTool] | type[ShellTool] | type[EditTool] | type[BrowserTool] | type[IndexTool]
+    str,
+    type[ComputerTool]
+    | type[ShellTool]
+    | type[EditTool]
+    | type[BrowserTool]
+    | type[IndexTool]
+    | type[PlanTool],
 ] = {
     "computer": ComputerTool,
     "shell": ShellTool,
     "edit": EditTool,
     "browser": BrowserTool,
     "index": IndexTool,
+    "plan": PlanTool,
 }
 
 

@@ -63,6 +63,9 @@ class RunLog:
         groups: list[list[Event]] = []
         is_open = False
         for event in self.events:
+            if event.parent:  # starts and ends of sub-tasks are none of the episode
+                groups[-1] += [event] if is_open else []
+                continue
             match event:
                 case EpisodeStarted():
                     groups.append([])
@@ -81,7 +84,9 @@ class RunLog:
 
 def has_ended(group: Sequence[Event]) -> bool:
     """Whether an episode's records hold an end that a resume would not undo."""
-    return any(isinstance(event, EpisodeEnded) and event.end != "stopped" for event in group)
+    return any(
+        isinstance(event, EpisodeEnded) and event.end != "stopped" and not event.parent for event in group
+    )
 
 
 def read_run(folder: Path) -> RunLog:

@@ -54,6 +54,15 @@ class EventLog:
     ) -> None:
         os.close(self._fd)
 
+    @property
+    def last(self) -> int:
+        """The ordinal of the newest record."""
+        return self._last
+
+    def under(self, parent: int) -> EventLog:
+        """The same log for a sub-task: what is appended there says of which call it is a part."""
+        return _Part(self, parent)
+
     def append(self, event: Event) -> None:
         """Write one record. When this returns, the record is on disk.
 
@@ -81,3 +90,19 @@ class EventLog:
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             self._write(b"\n")
+
+
+class _Part(EventLog):
+    """Passes records on to the log that it is a part of, which is opened and closed elsewhere."""
+
+    def __init__(self, whole: EventLog, parent: int) -> None:
+        self._whole = whole
+        self._parent = parent
+        self.folder, self.frames, self.path = whole.folder, whole.frames, whole.path
+
+    @property
+    def last(self) -> int:
+        return self._whole.last
+
+    def append(self, event: Event) -> None:
+        self._whole.append(event.model_copy(update={"parent": self._parent}))

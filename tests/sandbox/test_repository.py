@@ -342,6 +342,15 @@ def test_odd_things_in_a_folder_are_named_and_copied_if_they_can_be(tmp_path: Pa
     assert str((tmp_path / "run" / "workspace" / "loop").readlink()) == "loop"
 
 
+def test_a_folder_of_too_many_files_or_bytes_is_refused(tmp_path: Path) -> None:
+    repo = make(tmp_path / "repo")
+    before = fingerprint(repo)
+    for name, bounds in {"more than 2 files": Bounds(entries=2), "holds more": Bounds(store_bytes=9)}.items():
+        with pytest.raises(SandboxError, match=name):
+            WorkTree.begin(tmp_path / name, find_repository(repo), bounds=bounds)
+    assert fingerprint(repo) == before
+
+
 def test_links_in_the_copy_lead_nothing_out_of_it(tmp_path: Path) -> None:
     """A tracked folder that was replaced by a link to another place: its files are gone, not those there."""
     secret = tmp_path / "secret"
