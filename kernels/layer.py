@@ -15,7 +15,17 @@ from torch import Tensor
 from pilotfish.kernels import cpu, ops, reference
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import card_of
-from pilotfish.kernels.checks import check_choice, check_scales, check_types, check_whole
+from pilotfish.kernels.checks import (
+    BLOCKS,
+    HEAD_WIDTHS,
+    INDEX_WIDTHS,
+    MOST_HEADS,
+    MOST_KEPT,
+    check_choice,
+    check_scales,
+    check_types,
+    check_whole,
+)
 
 TILED_FROM = 4
 """On a CPU, up to so many times the kept keys, one pass over all keys under a mask is faster."""
@@ -81,13 +91,18 @@ def selected_attention(
 
 def has_kernels(q_BHTD: Tensor, k_BGND: Tensor, qi_BGTI: Tensor, block: int, topk: int) -> bool:
     """Whether the kernels take these sizes, here."""
-    _, heads, _, width = q_BHTD.shape
+    group = q_BHTD.shape[1] // k_BGND.shape[1]
+    return takes(q_BHTD.device, group, q_BHTD.shape[-1], qi_BGTI.shape[-1], block, topk)
+
+
+def takes(device: torch.device, group: int, width: int, index_width: int, block: int, topk: int) -> bool:
+    """Whether kernels run on a device with heads of this width, `group` of them per KV head."""
     return (
-        q_BHTD.is_cuda
-        and width in (64, 128)
-        and qi_BGTI.shape[-1] in (32, 64, 128)
-        and block in (32, 64, 128)
-        and 1 <= topk <= 32
-        and heads // k_BGND.shape[1] <= 16
-        and card_of(q_BHTD.device).capability >= (8, 0)
+        device.type == "cuda"
+        and width in HEAD_WIDTHS
+        and index_width in INDEX_WIDTHS
+        and block in BLOCKS
+        and 1 <= topk <= MOST_KEPT
+        and group <= MOST_HEADS
+        and card_of(device).capability >= (8, 0)
     )

@@ -24,6 +24,7 @@ class Cache:
 
     def __init__(self, pool: PagePool):
         self.pool, self.length = pool, 0
+        self.version = 0  # counts the changes of its pages
         self._pages: list[int] = []
         self._runs: list[tuple[int, int]] = []  # rows of the buffers, [first, end), in the order of tokens
         weakref.finalize(self, pool.drop, self._pages)
@@ -126,6 +127,11 @@ class Cache:
             twin.length = length
         return twin
 
+    def row_of(self, token: int) -> int:
+        """The row of the pool's buffers that holds a token, or will."""
+        block = self.pool.block
+        return self._pages[token // block] * block + token % block
+
     def tensors(self, length: int) -> dict[str, Tensor]:
         """What it holds of the first `length` tokens: [1, G, N, D] or [1, N, Di] by the pool's names."""
         return {name: self._read(buffer, length) for name, buffer in self.pool.buffers.items()}
@@ -165,6 +171,7 @@ class Cache:
 
     def _order(self) -> None:
         """Find the runs anew, after the pages changed."""
+        self.version += 1
         block = self.pool.block
         runs: list[tuple[int, int]] = []
         for page in self._pages:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import M3Config
+from pilotfish.model.paged import PagedRows
 from pilotfish.model.rows import WIDTH, Rows
 from pilotfish.model.text import AttentionKind, CausalLM, IndexLoss
 from pilotfish.model.vision import Grid, VisionTower, patch_merger, projector
@@ -84,9 +85,13 @@ class M3(nn.Module):
         last bit where a product's rows do not depend on each other.
         """
         rows = Rows(caches)
-        ids_1R = torch.tensor([[*ids, *[0] * (WIDTH - len(ids))]]).to(rows.positions.device)
-        x = self.language_model.model.decode(self.language_model.model.embed_tokens(ids_1R), rows, attention)
-        return self.language_model.lm_head(x)[0, : rows.live]
+        ids_R = torch.tensor([*ids, *[0] * (WIDTH - len(ids))]).to(rows.positions.device)
+        return self.decode_rows(ids_R, rows, attention)[: rows.live]
+
+    def decode_rows(self, ids_R: Tensor, rows: Rows | PagedRows, attention: AttentionKind) -> Tensor:
+        """Logits [WIDTH, vocab] of a decoding pass."""
+        x = self.language_model.model.embed_tokens(ids_R[None])
+        return self.language_model.lm_head(self.language_model.model.decode(x, rows, attention))[0]
 
 
 def count_parameters(model: nn.Module) -> int:

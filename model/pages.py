@@ -53,6 +53,8 @@ class PagePool:
         self.buffers = {name: self._empty(shape) for name, shape in shapes.items()}
         self.page_bytes = self.block * dtype.itemsize * sum(prod(s[:-2]) * s[-1] for s in shapes.values())
         self._holders = np.zeros(0, dtype=np.int32)
+        self.generation = 0
+        """How often the buffers moved."""
         self._touched = 0  # no page from here on was ever written; a CPU gives such memory when it is
         self._dropped: deque[list[int]] = deque()
 
@@ -164,6 +166,7 @@ class PagePool:
         target = max(pages, min(2 * len(self._holders), (pages + self.most()) // 2))
         # Buffer by buffer, the count last: memory peaks low, and running out of it leaves a sound pool.
         kept = self._touched * self.block
+        self.generation += 1
         for name, old in self.buffers.items():
             if old.shape[-2] < target * self.block:
                 new = self._empty((*old.shape[:-2], target * self.block, old.shape[-1]))

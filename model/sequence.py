@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pilotfish.model.cache import Cache
+from pilotfish.model.graphs import decoder_of
 from pilotfish.model.images import MERGE, Media, clip_grid, content_hash
 from pilotfish.model.m3 import M3
 from pilotfish.model.pages import PagePool
@@ -220,10 +221,11 @@ def append_each(sequences: Sequence[TokenSequence], token_ids: Sequence[int]) ->
     """Add one token to each of some sequences of one model; return the scores [vocab] that follow each."""
     scores: list[Tensor] = []
     for first in range(0, len(sequences), WIDTH):
-        some = sequences[first : first + WIDTH]
-        caches = [sequence.cache for sequence in some]
-        ids = token_ids[first : first + WIDTH]
-        scores += some[0].model.decode(ids, caches, some[0].attention).unbind()
+        some, ids = sequences[first : first + WIDTH], token_ids[first : first + WIDTH]
+        caches, one = [sequence.cache for sequence in some], some[0]
+        paged = decoder_of(one.model, one.cache.pool, one.attention)
+        rows = one.model.decode(ids, caches, one.attention) if paged is None else paged.decode(ids, caches)
+        scores += rows.unbind()
     return scores
 
 

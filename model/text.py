@@ -26,6 +26,7 @@ from pilotfish.kernels.layer import full_attention, selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
+from pilotfish.model.paged import PagedRows
 from pilotfish.model.rows import Rows
 
 AttentionKind = Literal["sparse", "dense"]
@@ -85,7 +86,7 @@ class Attention(nn.Module):
         x_BTE: Tensor,
         rotary: tuple[Tensor, Tensor],
         batch: Batch | None,
-        cache: Cache | Rows | None,
+        cache: Cache | Rows | PagedRows | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
@@ -93,7 +94,9 @@ class Attention(nn.Module):
         k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
         v = self._heads(self.v_proj, x_BTE)
         index = self._index(x_BTE.detach(), rotary) if self.sparse else None
-        if isinstance(cache, Rows):
+        if isinstance(cache, PagedRows):
+            out = cache.attend(self.layer, self.config, q, k, v, index, kind == "dense")
+        elif isinstance(cache, Rows):
             out = self._rows(q, k, v, index, cache, kind)
         else:
             assert batch is not None
@@ -204,8 +207,9 @@ class MoE(nn.Module):
     """Routed experts plus one shared expert.
 
     Prefill runs the chosen experts on their tokens alone. Decoding runs those that any sequence chose on all
-    rows, so that no product's height depends on what the others chose. Training runs every expert on every
-    token in one batched product: at the sizes trained here that is faster than gathering.
+    rows, so that no product's height depends on what the others chose; under a CUDA graph, where nothing may
+    depend on the choice, each row gathers its experts' weights. Training runs every expert on every token in
+    one batched product: at the sizes trained here that is faster than gathering.
     """
 
     def __init__(self, config: TextConfig):
@@ -216,17 +220,20 @@ class MoE(nn.Module):
         self.experts = nn.ModuleList(Expert(config) for _ in range(config.num_local_experts))
         self.shared_experts = MLP(config, config.shared_intermediate_size)
         self.load: Tensor | None = None  # training: share of the choices each expert got in the last pass
+        self._stacks: tuple[Tensor, ...] = ()
 
-    def forward(self, x_BTE: Tensor, live: int | None = None) -> Tensor:
-        """live: how many of a decoding pass's rows count."""
+    def forward(self, x_BTE: Tensor, rows: Rows | PagedRows | None = None) -> Tensor:
+        """rows: whose tokens they are when decoding."""
         x = x_BTE.flatten(0, 1)
         weights, chosen = self._route(x)
         if self.training:
             routed = self._all_experts(x, weights, chosen)
-        elif live is None:
+        elif rows is None:
             routed = self._chosen_experts(x, weights, chosen)
+        elif isinstance(rows, Rows):
+            routed = self._experts_of_rows(x, weights, chosen[: rows.live])
         else:
-            routed = self._experts_of_rows(x, weights, chosen[:live])
+            routed = self._gathered_experts(x, weights, chosen)
         out = routed * self.config.routed_scaling_factor + self.shared_experts(x)
         return out.view_as(x_BTE)
 
@@ -257,6 +264,28 @@ class MoE(nn.Module):
             rows = self.experts[e](x)
             out.index_add_(0, token, (rows[token] * weights[token, slot, None]).to(x.dtype))
         return out
+
+    def _gathered_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        c = self.config
+        w1, w2, w3 = (stack[chosen.flatten()] for stack in self._stacked())
+        each = x.repeat_interleave(chosen.shape[1], dim=0)[..., None]
+        hidden = swiglu(w1 @ each, w3 @ each, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
+        out = (w2 @ hidden)[..., 0].unflatten(0, chosen.shape)
+        return (out * weights[..., None]).sum(1).to(x.dtype)
+
+    def _stacked(self) -> tuple[Tensor, ...]:
+        """w1, w2 and w3 of all experts, each [experts, ...]; the experts' own become views of them."""
+        names = ("w1", "w2", "w3")
+        first = [getattr(self.experts[0], name).weight.data_ptr() for name in names]
+        if [stack.data_ptr() for stack in self._stacks] != first:
+            self._stacks = tuple(
+                torch.stack([getattr(expert, name).weight.detach() for expert in self.experts])
+                for name in names
+            )
+            for name, stack in zip(names, self._stacks, strict=True):
+                for expert, own in zip(self.experts, stack, strict=True):
+                    getattr(expert, name).weight.data = own
+        return self._stacks
 
     def _all_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         c = self.config
@@ -290,14 +319,14 @@ class Layer(nn.Module):
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
         batch: Batch | None,
-        cache: Cache | Rows | None,
+        cache: Cache | Rows | PagedRows | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rotary, batch, cache, kind, index_loss)
         h = self.post_attention_layernorm(x)
-        live = cache.live if isinstance(cache, Rows) else None
-        return x + (self.block_sparse_moe(h, live) if self.moe else self.mlp(h))
+        rows = cache if isinstance(cache, Rows | PagedRows) else None
+        return x + (self.block_sparse_moe(h, rows) if self.moe else self.mlp(h))
 
 
 class TextModel(nn.Module):
@@ -331,7 +360,7 @@ class TextModel(nn.Module):
             cache.advance(T)
         return x_BTE
 
-    def decode(self, x_1RE: Tensor, rows: Rows, kind: AttentionKind) -> Tensor:
+    def decode(self, x_1RE: Tensor, rows: Rows | PagedRows, kind: AttentionKind) -> Tensor:
         """Hidden states after the final norm, [1, WIDTH, E], of a new token of each of several sequences."""
         rows.reserve()
         x_1RE = self._through(x_1RE, rows.positions, None, rows, kind, None)
@@ -343,7 +372,7 @@ class TextModel(nn.Module):
         x_BTE: Tensor,
         positions_T: Tensor,
         batch: Batch | None,
-        cache: Cache | Rows | None,
+        cache: Cache | Rows | PagedRows | None,
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:

@@ -1,0 +1,131 @@
+"""Decoding over pages with fixed shapes: the same scores as attending sequence by sequence, within rounding.
+
+On a GPU passes are captured in CUDA graphs. Here the plain twins of the kernels run in the same places, and
+once the kernels themselves, in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pilotfish.kernels import ops
+from pilotfish.model import checkpoint
+from pilotfish.model.folder import find_folder
+from pilotfish.model.graphs import PagedDecoder, decoder_of
+from pilotfish.model.m3 import M3
+from pilotfish.model.pages import PagePool
+from pilotfish.model.sequence import Tokens, TokenSequence, append_each, pool_for
+
+IDS = np.random.default_rng(1).integers(10, 500, (4, 1200)).tolist()
+LENGTHS = [1, 610, 95, 400]
+WIDE: dict[str, Any] = {
+    "head_dim": 64,
+    "sparse_attention_config": {
+        "sparse_index_dim": 32,
+        "sparse_num_index_heads": 2,
+        "sparse_topk_blocks": 2,
+        "sparse_block_size": 32,
+        "sparse_attention_freq": [0, 1, 1],
+    },
+}
+"""Sizes that the kernels take."""
+
+
+def no_features(number: int) -> Tensor:
+    raise AssertionError("there are no pictures")
+
+
+@pytest.fixture(scope="module")
+def nano() -> M3:
+    model, _ = checkpoint.load(find_folder("nano"), torch.device("cpu"), torch.float32)
+    return model
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes seconds for a pass."""
+    monkeypatch.setattr(ops, "INTERPRET", False)
+
+
+def sequences(model: M3, pool: PagePool, lengths: Sequence[int] = LENGTHS) -> list[TokenSequence]:
+    made = [TokenSequence(model, chunk=64, pool=pool) for _ in lengths]
+    for one, ids, length in zip(made, IDS, lengths, strict=False):
+        one.extend(Tokens.lay_out(ids[:length], (), ()), no_features)
+    return made
+
+
+@pytest.mark.usefixtures("twins")
+@pytest.mark.parametrize("attention", ["sparse", "dense"])
+def test_paged_rows_score_as_each_sequence(nano: M3, attention: str) -> None:
+    """Past the sparse budget, in changing order and number, with pages that grow and buffers that move."""
+    pool, twin = pool_for(nano), pool_for(nano)
+    ours, theirs = sequences(nano, pool), sequences(nano, twin)
+    for one in theirs:
+        one.attention = attention  # type: ignore[assignment]
+    decoder = PagedDecoder(nano, pool, attention, graphs=False)  # type: ignore[arg-type]
+    draw = np.random.default_rng(2)
+    for step in range(14):
+        some = draw.permutation(len(LENGTHS))[: draw.integers(1, 5)].tolist()
+        ids = draw.integers(10, 500, len(some)).tolist()
+        before = pool.generation
+        if step == 7:
+            pool.take(2 * pool.held + 64)  # another conversation
+            assert pool.generation > before
+        rows = decoder.decode(ids, [ours[i].cache for i in some])
+        expected = torch.stack(append_each([theirs[i] for i in some], ids))
+        assert (rows - expected).abs().max() < 2e-4
+    assert [one.length for one in ours] == [one.length for one in theirs]
+
+
+@pytest.mark.usefixtures("twins")
+def test_padding_writes_into_no_sequence(nano: M3) -> None:
+    pool = pool_for(nano)
+    first, *others = sequences(nano, pool)
+    before = [{name: x.clone() for name, x in one.cache.tensors(one.length).items()} for one in others]
+    decoder = PagedDecoder(nano, pool, "sparse", graphs=False)
+    for token in range(10, 18):
+        decoder.decode([token], [first.cache])
+    for one, old in zip(others, before, strict=True):
+        for name, x in one.cache.tensors(one.length).items():
+            assert torch.equal(x, old[name])
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_the_kernels_decode_the_same(tiny_model: Callable[..., M3], device: str) -> None:
+    """Sizes the kernels take; captured in a graph where there is a GPU."""
+    model = tiny_model(0, **WIDE).to(device).requires_grad_(False)
+    pool, twin = pool_for(model), pool_for(model)
+    ours, theirs = sequences(model, pool, [100, 33]), sequences(model, twin, [100, 33])
+    decoder = PagedDecoder(model, pool, "sparse", graphs=device == "cuda")
+    for ids in ([5, 6], [7, 8]):
+        rows = decoder.decode(ids, [one.cache for one in ours])
+        expected = model.decode(ids, [one.cache for one in theirs], "sparse")
+        assert (rows - expected).abs().max() < 2e-4
+
+
+@pytest.mark.usefixtures("twins")
+def test_stacked_experts_are_the_experts(tiny_model: Callable[..., M3]) -> None:
+    """Stacking keeps names, values and training, and follows weights that were replaced."""
+    model = tiny_model(0, **WIDE).requires_grad_(False)
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    pool = pool_for(model)
+    for change in (0.0, 0.5):
+        for expert in model.language_model.model.layers[1].block_sparse_moe.experts:
+            expert.w1.weight.data = expert.w1.weight.data + change
+        one, twin = TokenSequence(model, chunk=64, pool=pool), TokenSequence(model, chunk=64, pool=pool)
+        for each in (one, twin):
+            each.extend(Tokens.lay_out(IDS[0][:90], (), ()), no_features)
+        rows = PagedDecoder(model, pool, "sparse", graphs=False).decode([7], [one.cache])
+        assert (rows[0] - twin.append(7)).abs().max() < 1e-4
+        if not change:
+            assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items())
+
+
+def test_a_cpu_decodes_sequence_by_sequence(nano: M3) -> None:
+    assert decoder_of(nano, pool_for(nano), "sparse") is None
