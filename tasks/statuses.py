@@ -22,7 +22,9 @@ def statuses(log: str) -> dict[str, bool]:
     for line in _COLOUR.sub("", log).splitlines():
         line = line.strip()
         if match := _SUMMARY.fullmatch(line):
-            note(match[2].partition(" - ")[0].strip(), match[1])
+            # A reason follows all but what has passed, whose parameters may look like one.
+            name = match[2] if match[1] == "PASSED" else match[2].partition(" - ")[0]
+            note(name.strip(), match[1])
         elif (match := _LINE.fullmatch(line)) or (match := _UNITTEST.fullmatch(line)):
             note(match[1], match[2])
     return found

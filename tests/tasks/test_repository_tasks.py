@@ -90,14 +90,13 @@ async def test_the_package_itself_is_hidden_and_its_tests_run() -> None:
         assert [path for path in said[1:] if not path.startswith("/usr/")] == [
             "/workspace/src/idna/intranges.py"
         ]
-        # Tests that say nothing, and tests that are wrong now, are not taken.
+        # Tests that find nothing, and tests that are wrong now, are not taken.
         for text, reason in (
-            ("def test_nothing():\n    pass\n", "The tests miss 7 of 7 faults, such as 'current_range[-1]'."),
             (
                 "def test_wrong():\n    assert False\n",
                 "The tests in tests do not pass on the package as it was",
             ),
-            ("import os\nos._exit(0)\n", "The tests miss 7 of 7"),
+            ("import os\nos._exit(0)\n", "The tests miss 7 of 7 faults, such as 'current_range[-1]'."),
         ):
             box.files.write_text("tests/test_it.py", text)
             grade = await environment.grade(box, End())
