@@ -126,6 +126,24 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert _command(tmp_path / "nothing").returncode == 1
 
 
+def test_the_bench_measures_a_folder(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"m{number}.py").write_text(f"def f{number}():\n    return f{number // 2}()\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pilotfish.tools.index.bench", tmp_path, "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    result = json.loads(done.stdout)
+    assert result["files"]["parsed"] == {"files": 21, "lines": 42}
+    names = [row["name"] for row in result["rows"]]
+    assert names[:3] == ["index, cold", "index, nothing changed", "index, one file changed"]
+    assert all(row["seconds"] > 0 for row in result["rows"])
+    assert "1 read" in result["rows"][2]["note"]
+    assert len(list(tmp_path.iterdir())) == 20
+
+
 def test_help_loads_no_parser() -> None:
     code = (
         "import sys; import pilotfish.agent.cli; print('tree_sitter' in sys.modules, 'numpy' in sys.modules)"

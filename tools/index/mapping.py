@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pilotfish.tools.index.facts import name_id, unpack_definitions
 from pilotfish.tools.index.graph import Graph, Ranks
 from pilotfish.tools.index.paths import shown
 from pilotfish.tools.index.results import RepositoryMap
@@ -21,7 +22,7 @@ Count = Callable[[str], int]
 _INNER = {"function", "method"}
 # What a definition of a kind counts: fields and variables have names that much else has.
 _BY_KIND = {"field": 0.1, "variable": 0.3, "constant": 0.5, "prototype": 0.5, "section": 0.3}
-_FEWEST_TOKENS = 3  # of a line of the map, by any tokenizer
+_USUAL_TOKENS = 40  # more than most lines of a map have
 
 
 def about_four_bytes(text: str) -> int:
@@ -43,8 +44,7 @@ def repository_map(store: Store, graph: Graph, ranks: Ranks, budget: int, count:
     A definition comes with those it stands in. Files stand in the order of their rank, definitions in that
     of their lines. An empty text is what fits into a budget too small for anything.
     """
-    total = sum(len(ids) // 8 for _, ids, *_ in store.links())
-    candidates = _candidates(store, graph, ranks, max(0, budget // _FEWEST_TOKENS))
+    total = store.definitions()
     place = _places(ranks)
     known: dict[str, int] = {}
 
@@ -53,14 +53,19 @@ def repository_map(store: Store, graph: Graph, ranks: Ranks, budget: int, count:
             known[block] = count(block)
         return known[block]
 
-    low, high = 0, len(candidates)
-    while low < high:  # the most candidates whose blocks fit one by one
-        middle = (low + high + 1) // 2
-        blocks = _blocks(graph, candidates[:middle], place)
-        if sum(map(counted, blocks)) <= budget:
-            low = middle
-        else:
-            high = middle - 1
+    most = max(1, budget // _USUAL_TOKENS)
+    while True:
+        candidates = _candidates(store, graph, ranks, most)
+        low, high = 0, len(candidates)
+        while low < high:  # the most candidates whose blocks fit one by one
+            middle = (low + high + 1) // 2
+            if sum(map(counted, _blocks(graph, candidates[:middle], place))) <= budget:
+                low = middle
+            else:
+                high = middle - 1
+        if low < len(candidates) or most >= len(ranks.symbols):
+            break
+        most *= 4
     while low:  # together they may have other tokens than apart
         text = "".join(_blocks(graph, candidates[:low], place))
         tokens = count(text)
@@ -75,33 +80,32 @@ def _places(ranks: Ranks) -> dict[int, int]:
 
 
 def _candidates(store: Store, graph: Graph, ranks: Ranks, most: int) -> list[_Candidate]:
-    """Definitions from the best on, at most about `most`."""
-    order = np.argsort(-ranks.symbols, kind="stable")[:most]
-    by_file: dict[int, dict[int, list[tuple[Definition, tuple[Definition, ...]]]]] = {}
+    """The definitions of the best symbols, at most so many symbols, the best first."""
+    scores: dict[int, dict[int, float]] = defaultdict(dict)
+    for symbol in np.argsort(-ranks.symbols, kind="stable")[:most]:
+        file, name = int(graph.symbol_file[symbol]), int(graph.symbol_id[symbol])
+        scores[file][name] = float(ranks.symbols[symbol])
     found: list[_Candidate] = []
-    for symbol in order:
-        file = int(graph.symbol_file[symbol])
-        if file not in by_file:
-            by_file[file] = _by_name(store, graph.paths[file])
-        found += [
-            _Candidate(file, float(ranks.symbols[symbol]) * _BY_KIND.get(one.kind, 1.0), one, above)
-            for one, above in by_file[file].get(int(graph.symbol_id[symbol]), ())
-        ]
+    for file in sorted(scores):
+        found += _candidates_in(store, file, graph.paths[file], scores[file])
     found.sort(key=lambda one: (-one.score, one.file, one.definition.line))
     return found
 
 
-def _by_name(store: Store, path: bytes) -> dict[int, list[tuple[Definition, tuple[Definition, ...]]]]:
-    """The definitions of a file that others may care for, by the id of their name."""
-    tags = store.tags(path)
-    found: dict[int, list[tuple[Definition, tuple[Definition, ...]]]] = defaultdict(list)
-    outer: list[Definition] = []
-    for one in unpack_definitions(tags[0]) if tags else ():
-        while outer and not (outer[-1].line <= one.line and one.end_line <= outer[-1].end_line):
+def _candidates_in(store: Store, file: int, path: bytes, scores: dict[int, float]) -> list[_Candidate]:
+    """The definitions of a file that have a score by their name, but for those inside functions."""
+    definitions, names = store.defined(path)
+    found: list[_Candidate] = []
+    outer: list[list[Any]] = []
+    for row, name in zip(json.loads(definitions), names, strict=True):
+        line, end_line = row[3], row[4]
+        while outer and not (outer[-1][3] <= line and end_line <= outer[-1][4]):
             outer.pop()
-        if not any(around.kind in _INNER for around in outer):
-            found[name_id(one.name)].append((one, tuple(outer)))
-        outer.append(one)
+        if name in scores and not any(around[0] in _INNER for around in outer):
+            score = scores[name] * _BY_KIND.get(row[0], 1.0)
+            above = tuple(Definition(*around) for around in outer)
+            found.append(_Candidate(file, score, Definition(*row), above))
+        outer.append(row)
     return found
 
 

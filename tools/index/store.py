@@ -42,6 +42,9 @@ _LINKS = """
 SELECT path, defined.ids, used.ids, counts, imports FROM files
     JOIN defined ON defined.file=id JOIN used ON used.file=id JOIN tags ON tags.file=id ORDER BY path
 """
+_DEFINED = """
+SELECT definitions, ids FROM files JOIN tags ON tags.file=id JOIN defined ON defined.file=id WHERE path=?
+"""
 _DEFINING = """
 SELECT path, definitions, ids FROM defined
     JOIN files ON id=defined.file JOIN tags ON tags.file=id WHERE instr(ids, ?) ORDER BY path
@@ -242,6 +245,15 @@ class Store:
             "SELECT definitions, imports FROM tags JOIN files ON id=file WHERE path=?", (path,)
         ).fetchone()
         return None if row is None else (row[0], row[1])
+
+    def defined(self, path: bytes) -> tuple[bytes, array[int]]:
+        """A parsed file's definitions, as stored, and the ids of their names."""
+        row = self._db.execute(_DEFINED, (path,)).fetchone()
+        return (b"[]", array("Q")) if row is None else (row[0], array("Q", row[1]))
+
+    def definitions(self) -> int:
+        """How many there are."""
+        return int(self._db.execute("SELECT coalesce(sum(length(ids)), 0) / 8 FROM defined").fetchone()[0])
 
     def all_tags(self) -> Iterator[tuple[bytes, bytes, bytes]]:
         """Path, definitions and imports of every parsed file, by path."""

@@ -166,21 +166,21 @@ def _uses(
     captures: dict[str, list[Node]], source: bytes, starts: list[int], named: set[int]
 ) -> dict[str, list[int]]:
     """Where names are used that are not the names of definitions."""
-    calls = captures.get("call", [])
-    called = {node.start_byte for node in calls}
+    called = {node.start_byte for node in captures.get("call", ())}
     places = [(node.start_byte, node.end_byte) for node in captures.get("ref", ())]
-    known = {start for start, _ in places}
-    more = [(node.start_byte, node.end_byte) for node in calls if node.start_byte not in known]
-    if more:
-        places += more
+    if not called <= {start for start, _ in places}:
+        places += [(node.start_byte, node.end_byte) for node in captures["call"]]
     places.sort()
     found: dict[bytes, list[int]] = {}
-    last = -1
+    last, line, next_line = -1, 0, 0
     for start, end in places:
         if start == last or start in named:
             continue
         last = start
-        place = 2 * bisect_right(starts, start) + (start in called)
+        if start >= next_line:
+            line = bisect_right(starts, start)
+            next_line = starts[line] if line < len(starts) else len(source) + 1
+        place = 2 * line + (start in called)
         name = source[start:end]
         if name in found:
             found[name].append(place)
@@ -212,7 +212,7 @@ class _Text:
             text = self._source[span.start : body.start_byte]
         else:
             text = self._source[span.start : span.end].split(b"\n", 1)[0]
-        shown = _BLANKS.sub(" ", text[: 4 * SIGNATURE_CHARACTERS].decode("utf-8", "replace")).strip()
+        shown = " ".join(text[: 4 * SIGNATURE_CHARACTERS].decode("utf-8", "replace").split())
         shown = shown.removesuffix("{").rstrip()
         return shown if len(shown) <= SIGNATURE_CHARACTERS else shown[: SIGNATURE_CHARACTERS - 1] + "…"
 
