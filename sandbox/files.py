@@ -28,8 +28,18 @@ _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _TRIES = 64
+_RENAME_NOREPLACE = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def rename_new(source: int, name: str, target: int, new: str) -> bool:
+    """Rename from one open folder to another; False when something of the new name is there."""
+    done = _libc.renameat2(source, os.fsencode(name), target, os.fsencode(new), _RENAME_NOREPLACE)
+    code = ctypes.get_errno()
+    if done != 0 and code != errno.EEXIST:
+        raise OSError(code, os.strerror(code))
+    return bool(done == 0)
 
 
 class _OpenHow(ctypes.Structure):
@@ -255,6 +265,24 @@ class Files:
             raise self._failure(path, error) from error
         finally:
             os.close(parent)
+
+    def move(self, path: str | os.PathLike[str], to: str | os.PathLike[str]) -> None:
+        """Give a file, a link or a folder another path; what has that path already is never replaced.
+
+        Missing parent folders are created.
+        """
+        source, name = self._parent(path, create=False)
+        try:
+            target, new = self._parent(to, create=True)
+            try:
+                if not rename_new(source, name, target, new):
+                    raise SandboxPathError("refused", f"{self._named(to)} exists, remove it first.")
+            except OSError as error:
+                raise self._failure(path, error) from error
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
 
     def list(self, path: str | os.PathLike[str] = ".") -> list[FileEntry]:
         """The entries of a folder, sorted by name."""

@@ -12,108 +12,22 @@ import difflib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pilotfish.sandbox import Files, SandboxError, SandboxPathError
 from pilotfish.tools import picture
-from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.base import ToolContext, ToolResult
+from pilotfish.tools.edit_args import EditArgs, Replacement
 from pilotfish.tools.history import History, Step
 from pilotfish.tools.nearest import explain_miss
+from pilotfish.tools.patching import PatchError, places, read_patch
+from pilotfish.tools.syntax import syntax_note
 from pilotfish.tools.textfile import NotText, TextFile
-from pilotfish.tools.words import short
 
 MAX_BYTES = 10_000_000
 """The largest file that is read."""
 _VIEW_LINES = 2_000
 _VIEW_CHARACTERS = 40_000
 _LINE_CHARACTERS = 2_000
-
-
-def _range(value: object) -> tuple[int, int]:
-    wrong = ValueError(
-        f"is {short(value)}, but must be [first, last] line numbers, from 1 on; last -1 is the end"
-    )
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        raise wrong
-    try:
-        first, last = (int(part) for part in value)
-    except (TypeError, ValueError, OverflowError):
-        raise wrong from None
-    if any(isinstance(part, bool) for part in value) or first < 1 or (last != -1 and last < first):
-        raise wrong
-    return first, last
-
-
-Lines = Annotated[
-    tuple[int, int],
-    BeforeValidator(_range),
-    WithJsonSchema({"type": "array", "items": {"type": "integer"}}),
-]
-
-
-def _refuse_nothing(old: str, new: str) -> None:
-    """Raise ValueError for a replacement that asks for nothing."""
-    if old == "":
-        raise ValueError("`old_text` is empty; give the text to replace, or use `insert` with a line")
-    if old == new:
-        raise ValueError(
-            "`old_text` and `new_text` are the same, so nothing would change; give another new text"
-        )
-
-
-class Replacement(ToolArgs):
-    """One of several replacements."""
-
-    old_text: str
-    new_text: str
-    replace_all: bool = False
-
-    @model_validator(mode="after")
-    def _require_a_change(self) -> Replacement:
-        _refuse_nothing(self.old_text, self.new_text)
-        return self
-
-
-class EditArgs(ToolArgs):
-    """One look at a file, or one change. Line numbers start at 1."""
-
-    command: Literal["view", "create", "replace", "insert", "undo"]
-    path: str = Field(description="file in the workspace")
-    old_text: str | None = Field(None, description="replace: the exact text")
-    new_text: str | None = Field(None, description="replace, insert, create: the new text")
-    replace_all: bool = Field(False, description="replace: every match")
-    edits: list[Replacement] | None = Field(
-        None, min_length=1, description="replace: several, in order, all or none"
-    )
-    line: int | None = Field(None, ge=0, description="insert: after this line, 0 for the top")
-    lines: Lines | None = Field(None, description="view: [first,last]")
-    overwrite: bool = Field(False, description="create: replace a file that exists")
-    encoding: str | None = Field(None, description="if neither Unicode nor declared, such as gbk")
-
-    @model_validator(mode="after")
-    def _require_what_the_command_needs(self) -> EditArgs:
-        needs = {"replace": ("old_text", "new_text"), "insert": ("line", "new_text"), "create": ("new_text",)}
-        if self.edits is not None:
-            if self.command != "replace" or self.old_text is not None or self.new_text is not None:
-                raise ValueError("`edits` goes with `replace` alone, without `old_text` and `new_text`")
-            return self
-        for need in needs.get(self.command, ()):
-            if getattr(self, need) is None:
-                raise ValueError(f"`{self.command}` needs `{need}`")
-        if self.command == "replace":
-            _refuse_nothing(self.old_text or "", self.new_text or "")
-        return self
-
-    @property
-    def replacements(self) -> list[Replacement]:
-        """What `replace` is to do."""
-        if self.edits is not None:
-            return self.edits
-        assert self.old_text is not None
-        assert self.new_text is not None
-        return [Replacement(old_text=self.old_text, new_text=self.new_text, replace_all=self.replace_all)]
 
 
 @dataclass(frozen=True)
@@ -162,6 +76,8 @@ class EditTool:
             return ToolResult(True, self._create(args, files))
         if args.command == "undo":
             return ToolResult(True, self._undo(args, files))
+        if args.command in ("move", "delete"):
+            return ToolResult(True, self._move_or_delete(args, files))
         real = files.resolve(args.path)
         data = _read(files, args.path)
         if args.command == "view" and (seen := picture.decode(data)):
@@ -177,8 +93,9 @@ class EditTool:
             self._remember(files, real, data, encoding)
             return ToolResult(True, text)
         self._refuse_stale(files, real, data, args.path)
-        changed, text = _replace(args, file) if args.command == "replace" else _insert(args, file)
+        changed, text = _CHANGES[args.command](args, file)
         note = self._write(files, real, args.path, data, changed, encoding)
+        note += syntax_note(args.path, file.lf, changed.lf)
         return ToolResult(True, text + note)
 
     def _create(self, args: EditArgs, files: Files) -> str:
@@ -200,7 +117,32 @@ class EditTool:
         except NotText as error:
             raise _EditError(f"{args.path} {error}.") from None
         note = self._write(files, real, args.path, data, file, encoding)
+        note += syntax_note(args.path, None, file.lf)
         return f"ok; {_count(file.line_count, 'line')}{note}"
+
+    def _move_or_delete(self, args: EditArgs, files: Files) -> str:
+        """Files and links only, and none that is not as it was seen."""
+        real = files.resolve(Path(args.path).parent) / Path(args.path).name
+        key = (str(files.root), real)
+        if key in self._seen:
+            self._refuse_stale(files, real, _read(files, args.path), args.path)
+        parent, name = Path(args.path).parent, Path(args.path).name
+        kind = next((entry.kind for entry in files.list(parent) if entry.name == name), None)
+        if kind is None:
+            raise _EditError(f"{args.path} does not exist; {_near(files, args.path)}.")
+        if kind not in ("file", "link"):
+            raise _EditError(
+                f"{args.path} is a {kind if kind == 'folder' else 'special file'}; use the shell."
+            )
+        if args.command == "delete":
+            files.remove(args.path)
+            self._seen.pop(key, None)
+            return "ok; the file is gone"
+        assert args.to is not None
+        files.move(args.path, args.to)
+        if (seen := self._seen.pop(key, None)) is not None:
+            self._seen[str(files.root), files.resolve(args.to)] = seen
+        return f"ok; it is {args.to} now"
 
     def _undo(self, args: EditArgs, files: Files) -> str:
         real = files.resolve(args.path)
@@ -385,3 +327,17 @@ def _insert(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
     else:
         new += "\n"
     return file.spliced([(at, at, new)]), f"ok; line {args.line + 1}"
+
+
+def _patch(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
+    """All hunks or none."""
+    assert args.patch is not None
+    try:
+        hunks = read_patch(args.patch)
+        changes = places(hunks, file.lf)
+    except PatchError as error:
+        raise _EditError(f"nothing was changed in {args.path}: {error}.") from None
+    return file.spliced(changes), f"ok; {_count(len(hunks), 'hunk')}"
+
+
+_CHANGES = {"replace": _replace, "insert": _insert, "patch": _patch}

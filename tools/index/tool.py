@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
-from pilotfish.tools.edit import Lines
+from pilotfish.tools.edit_args import Lines
 from pilotfish.tools.index.listing import IndexingError
 from pilotfish.tools.index.mapping import Count, about_four_bytes
 from pilotfish.tools.index.pool import Cancelled
