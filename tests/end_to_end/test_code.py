@@ -174,6 +174,7 @@ PLAN = [{"title": "Look", "status": "done"}, {"title": "Mend", "status": "doing"
 async def test_a_plan_is_kept_and_a_part_is_done_in_a_fresh_context(repo: Path) -> None:
     model = ScriptedModel(
         [
+            turn(call("index", command="outline", path="calc.py")),
             turn(call("edit", command="view", path="calc.py")),
             turn(call("plan", items=PLAN, subtask="Mend add in calc.py.")),
             mend(),
@@ -185,22 +186,23 @@ async def test_a_plan_is_kept_and_a_part_is_done_in_a_fresh_context(repo: Path) 
     )
     result, run = await code(repo, model)
     assert result["passed"] is True
-    part = model.requests[2][0]
+    part = model.requests[3][0]
     assert [message.role for message in part] == ["developer", "user"]
     assert str(part[1].parts[0]).startswith("Mend add in calc.py.\n\nThis is one part of a larger task")
-    assert [spec.name for spec in model.requests[2][1]] == ["shell", "edit", "index"]
+    assert [spec.name for spec in model.requests[3][1]] == ["shell", "edit", "index"]
     told = [event for event in run.events if isinstance(event, log.Resulted) and not event.parent]
-    assert told[1].text == "[x] Look\n[>] Mend\n[the sub-task has ended: answered, 2 steps]\nMended add."
+    assert "def add(a, b)" in told[0].text
+    assert told[2].text == "[x] Look\n[>] Mend\n[the sub-task has ended: answered, 2 steps]\nMended add."
     # Who handed it over has not seen what the part made of the file.
-    assert "has changed on disk since you last saw it" in told[2].text
-    handed = next(event for event in run.events if isinstance(event, log.Intended) and event.step == 2)
+    assert "has changed on disk since you last saw it" in told[3].text
+    handed = next(event for event in run.events if isinstance(event, log.Intended) and event.step == 3)
     inside = [event for event in run.events if event.parent]
     assert {event.parent for event in inside} == {handed.n}
     assert (inside[0].type, inside[-1].type) == ("episode_started", "episode_ended")
     planned = [event for event in run.events if isinstance(event, log.Planned)]
     assert [item.title for item in planned[0].items] == ["Look", "Mend"]
     assert len(run.episodes()) == 1
-    assert (result["steps"], result["end"]) == (3, "answered")
+    assert (result["steps"], result["end"]) == (4, "answered")
     page = build_page(run)
     assert "sub-task: edit replace" in page
     assert "1 of 2 done; now: Mend" in page

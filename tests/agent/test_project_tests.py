@@ -1,0 +1,137 @@
+"""How a project's tests are found, what their output says, and what a change broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pilotfish.agent.events import Tested
+from pilotfish.agent.project_tests import choose, compare, failures_in, find_commands, run_tests
+from pilotfish.sandbox import Files, Sandbox, SandboxSpec
+
+
+def found(folder: Path, files: dict[str, str]) -> list[tuple[str, str]]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return [(command.run, command.found) for command in find_commands(Files(folder))]
+
+
+NPM = '{"scripts": {"test": "node --test"}}'
+
+
+@pytest.mark.parametrize(
+    ("files", "commands"),
+    [
+        ({}, []),
+        ({"pyproject.toml": "[tool.pytest.ini_options]\n"}, [("python3 -m pytest -q", "pyproject.toml")]),
+        ({"pyproject.toml": "[tool.black]\n"}, []),
+        ({"pyproject.toml": "not [ toml"}, []),
+        ({"setup.cfg": "[tool:pytest]\n"}, [("python3 -m pytest -q", "setup.cfg")]),
+        (
+            {"conftest.py": "", ".venv/bin/python": ""},
+            [(".venv/bin/python -m pytest -q", "conftest.py"), ("python3 -m pytest -q", "conftest.py")],
+        ),
+        (
+            {"tests/test_a.py": ""},
+            [
+                ("python3 -m pytest -q", "the files in tests/"),
+                ("python3 -m unittest discover -s tests", "the files in tests/"),
+            ],
+        ),
+        ({"package.json": NPM}, [("npm test", "package.json")]),
+        ({"package.json": NPM, "yarn.lock": ""}, [("yarn test", "package.json")]),
+        ({"package.json": '{"scripts": {"test": "echo \\"no test specified\\" && exit 1"}}'}, []),
+        ({"package.json": "[" * 5000}, []),
+        ({"Cargo.toml": "", "go.mod": ""}, [("cargo test", "Cargo.toml"), ("go test ./...", "go.mod")]),
+        ({"Makefile": "all:\n\ncheck: all\n"}, [("make check", "Makefile")]),
+        ({"Makefile": "test := 1\n"}, []),
+    ],
+)
+def test_commands_are_found_by_the_files(
+    tmp_path: Path, files: dict[str, str], commands: list[tuple[str, str]]
+) -> None:
+    assert found(tmp_path, files) == commands
+
+
+OUTPUT = """\
+FAILED tests/test_a.py::test_one[x - y] - AssertionError: no
+ERROR tests/test_b.py - ImportError
+FAIL: test_two (test_c.T.test_two)
+test parser::three ... FAILED
+--- FAIL: TestFour (0.00s)
+FAIL\tgithub.com/a/b\t0.01s
+not ok 5 - five
+\x1b[31m✖ six (1.2ms)\x1b[0m
+FAILED (failures=1)
+FAILED tests/test_a.py::test_one[x - y] - AssertionError: no
+ok 7 - seven
+"""
+
+
+def test_names_of_failures_are_read_from_the_usual_runners() -> None:
+    names = failures_in(OUTPUT)
+    assert "tests/test_b.py" in names
+    assert {
+        "test_two (test_c.T.test_two)",
+        "parser::three",
+        "TestFour",
+        "github.com/a/b",
+        "five",
+        "six",
+    } <= set(names)
+    assert len(names) == 8
+    assert failures_in("") == []
+
+
+def tested(status: int | None, *failed: str) -> Tested:
+    return Tested(command="t", status=status, failed=list(failed), seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "good", "words"),
+    [
+        (tested(0), tested(0), True, "The tests pass, as before the change."),
+        (tested(1, "a"), tested(0), True, "The tests pass; before: 1 failed (1.0 s)."),
+        (tested(0), tested(1, "a"), False, "Tests fail that did not fail before the change: a."),
+        (tested(0), tested(2), False, "Tests fail that did not fail before the change."),
+        (tested(1, "a"), tested(1, "a"), True, "The only tests that fail failed before the change too: a."),
+        (
+            tested(1, "a"),
+            tested(1, "a", "b"),
+            False,
+            "Tests fail that did not fail before the change: b, and 1 that failed before.",
+        ),
+        (tested(2), tested(2), True, "The only tests that fail failed before the change too."),
+        (tested(None), tested(None), True, "The tests did not end within 1 s, as before the change."),
+        (
+            tested(0),
+            tested(None),
+            False,
+            "The tests did not end within 1 s; before the change: passed (1.0 s).",
+        ),
+    ],
+)
+def test_what_a_change_broke_is_told_from_what_was_broken(
+    before: Tested, after: Tested, good: bool, words: str
+) -> None:
+    seen = compare(before, after)
+    assert (seen.good, seen.words) == (good, words)
+
+
+async def test_the_first_command_that_can_be_run_here_is_chosen(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "Cargo.toml").write_text("")
+    async with Sandbox.open(SandboxSpec(desktop=False, workspace=work)) as box:
+        chosen, why = await choose(box, [])
+        assert (chosen, why.startswith("No tests were found")) == (None, True)
+        (work / "Makefile").write_text("test:\n\techo 'not ok 1 - first'; exit 3\n")
+        commands = [one for one in find_commands(box.files) if "cargo" not in one.run]
+        chosen, why = await choose(box, commands)
+        assert chosen is not None
+        run = await run_tests(box, chosen.run, 60, 0)
+        assert (run.status, "first" in run.failed) == (2, True)
+        run = await run_tests(box, "read x; echo [$x] $CI; sleep 99 & disown; echo on", 60, 1)
+        assert (run.status, run.output) == (0, "[] 1\non\n")
