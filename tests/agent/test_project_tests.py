@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.agent.events import Tested
+from pilotfish.agent import events as log
 from pilotfish.agent.project_tests import choose, compare, failures_in, find_commands, run_tests
 from pilotfish.sandbox import Files, Sandbox, SandboxSpec
 
@@ -85,36 +85,36 @@ def test_names_of_failures_are_read_from_the_usual_runners() -> None:
     assert failures_in("") == []
 
 
-def tested(status: int | None, *failed: str) -> Tested:
-    return Tested(command="t", status=status, failed=list(failed), seconds=1)
+def ran(status: int | None, *failed: str) -> log.Tested:
+    return log.Tested(command="t", status=status, failed=list(failed), seconds=1)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "good", "words"),
     [
-        (tested(0), tested(0), True, "The tests pass, as before the change."),
-        (tested(1, "a"), tested(0), True, "The tests pass; before: 1 failed (1.0 s)."),
-        (tested(0), tested(1, "a"), False, "Tests fail that did not fail before the change: a."),
-        (tested(0), tested(2), False, "Tests fail that did not fail before the change."),
-        (tested(1, "a"), tested(1, "a"), True, "The only tests that fail failed before the change too: a."),
+        (ran(0), ran(0), True, "The tests pass, as before the change."),
+        (ran(1, "a"), ran(0), True, "The tests pass; before: 1 failed (1.0 s)."),
+        (ran(0), ran(1, "a"), False, "Tests fail that did not fail before the change: a."),
+        (ran(0), ran(2), False, "Tests fail that did not fail before the change."),
+        (ran(1, "a"), ran(1, "a"), True, "The only tests that fail failed before the change too: a."),
         (
-            tested(1, "a"),
-            tested(1, "a", "b"),
+            ran(1, "a"),
+            ran(1, "a", "b"),
             False,
             "Tests fail that did not fail before the change: b, and 1 that failed before.",
         ),
-        (tested(2), tested(2), True, "The only tests that fail failed before the change too."),
-        (tested(None), tested(None), True, "The tests did not end within 1 s, as before the change."),
+        (ran(2), ran(2), True, "The only tests that fail failed before the change too."),
+        (ran(None), ran(None), True, "The tests did not end within 1 s, as before the change."),
         (
-            tested(0),
-            tested(None),
+            ran(0),
+            ran(None),
             False,
             "The tests did not end within 1 s; before the change: passed (1.0 s).",
         ),
     ],
 )
 def test_what_a_change_broke_is_told_from_what_was_broken(
-    before: Tested, after: Tested, good: bool, words: str
+    before: log.Tested, after: log.Tested, good: bool, words: str
 ) -> None:
     seen = compare(before, after)
     assert (seen.good, seen.words) == (good, words)
