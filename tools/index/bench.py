@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.tools.index.bench_peers import AIDER, ctags_command, is_universal_ctags
+from pilotfish.tools.index.bench_peers import AIDER, AIDER_CACHE, ctags_command, is_universal_ctags
 from pilotfish.tools.index.listing import list_files
 from pilotfish.tools.index.repository import Index
 from pilotfish.tools.index.rules import left_out_by_name
@@ -153,12 +153,16 @@ def measure(tree: Path, scratch: Path, aider: str | None, limit_s: float) -> dic
     listing = scratch / "files"
     listing.write_text("".join(f"{tree / path}\n" for path in files))
     if aider is not None:
+        if list(tree.glob(AIDER_CACHE)):
+            raise SystemExit(f"aider has a cache in {tree}; remove {AIDER_CACHE} there to see it start cold.")
         for name in ("aider's map, cold", "aider's map, warm"):
             said, seconds, megabytes = _measured(
                 [aider, "-c", AIDER, str(tree), str(listing), str(_MAP_TOKENS)], limit_s
             )
             note = f"{said['tokens']} tokens" if said else "did not end in time"
             rows.append(Row(name, said["seconds"] if said else seconds, megabytes, note))
+        for cache in tree.glob(AIDER_CACHE):
+            shutil.rmtree(cache)
     if is_universal_ctags():
         _, seconds, megabytes = _measured(ctags_command(listing, scratch / "tags"), limit_s)
         count = sum(1 for _ in (scratch / "tags").open("rb")) if (scratch / "tags").exists() else 0

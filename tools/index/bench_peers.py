@@ -24,6 +24,8 @@ print(json.dumps({"seconds": time.monotonic() - started, "tokens": Model().token
 """
 """Run by a Python that has aider: its map of the files listed. Its cache lies in the folder itself."""
 
+AIDER_CACHE = ".aider.tags.cache.*"
+
 
 def is_universal_ctags() -> bool:
     """Whether the ctags on the PATH is universal-ctags."""
