@@ -13,7 +13,7 @@ from typing import Any
 from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
-from pilotfish.agent.loop import Outcome, Watching
+from pilotfish.agent.loop import Outcome
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.predictions import write_predictions
@@ -26,6 +26,7 @@ from pilotfish.agent.show import steps
 from pilotfish.agent.solution import RANDOM, random_clicks
 from pilotfish.agent.start import check_measurement, on_this_machine
 from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.agent.view import Watching
 from pilotfish.model.protocol import Model
 from pilotfish.tasks.environments import environment_for, skip_reason
 from pilotfish.tasks.format import Task

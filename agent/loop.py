@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
-from pilotfish.agent.damage import Rect
+from pilotfish.agent.health import Health
 from pilotfish.agent.keeping import Keeper
 from pilotfish.agent.limits import (
     RESAMPLES,
@@ -31,40 +31,28 @@ from pilotfish.agent.limits import (
     MachineBroke,
     ModelBroke,
     NotExecuted,
-    ScreenChanged,
     Stopped,
     TimeLimit,
 )
 from pilotfish.agent.policy import Policy
-from pilotfish.agent.prompt import (
-    NOT_EXECUTED,
-    developer_turn,
-    first_turn,
-    no_call,
-    sent_back_turn,
-    tool_turn,
-)
-from pilotfish.agent.recorder import CaptureError, Observed, Recorder
+from pilotfish.agent.prompt import NOT_EXECUTED, no_call, sent_back_turn
+from pilotfish.agent.recorder import CaptureError, Observed
+from pilotfish.agent.reply import OnProgress, Reply, read_reply
 from pilotfish.agent.resume import Standing
+from pilotfish.agent.transcript import Transcript
+from pilotfish.agent.view import View, Watching
 from pilotfish.agent.waiting import or_stopped
 from pilotfish.model.protocol import (
     CallChunk,
-    EndChunk,
-    Image,
     Limits,
     Message,
     Model,
     ModelError,
-    ProgressChunk,
-    TextChunk,
-    ThinkingChunk,
-    ToolCall,
     ToolSpec,
 )
 from pilotfish.sandbox import Sandbox, SandboxError
 from pilotfish.tasks.environment import End, Environment, Grade, StartError
 from pilotfish.tools.base import (
-    Screen,
     Tool,
     ToolContext,
     ToolResult,
@@ -77,35 +65,8 @@ from pilotfish.tools.base import (
 T = TypeVar("T")
 Review = Callable[[Sandbox, End], Awaitable[str | None]]
 """Looks at the work when the model says that it has finished: why it has not, or None."""
-LOOK_S = 0.25
-"""Seconds between two looks whether the machine still works."""
 STALL_S = 10.0
 """Seconds beyond its own limit after which a silent model is given up."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One complete answer of the model."""
-
-    text: str
-    reasoning: str | None
-    calls: tuple[ToolCall, ...]
-    end: EndChunk
-    seconds: float
-
-    @property
-    def message(self) -> Message:
-        """The assistant turn of this reply."""
-        return Message("assistant", (self.text,) if self.text else (), self.reasoning, self.calls)
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """What kept it from being whole, one sentence each."""
-        if self.end.reason == "end" or self.end.faults:
-            return self.end.faults
-        tokens, seconds = self.end.usage.output_tokens, self.seconds
-        after = f"{tokens} tokens" if self.end.reason == "length" else f"{seconds:.1f} s"
-        return (f"the reply was cut off after {after}, so it is no answer; be brief",)
 
 
 @dataclass(frozen=True)
@@ -118,14 +79,6 @@ class Outcome:
     answer: str
     steps: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class Watching:
-    """How the recorder waits for the screen; see `Recorder`."""
-
-    quiet_ms: int = 120
-    cap_s: float = 3.0
 
 
 @dataclass(eq=False)
@@ -161,10 +114,11 @@ class Episode:
     """Has a part of the work done in a conversation of its own."""
     keeps_snapshots: bool = False
     """Whether the workspace is kept before each call that may write to it."""
-    on_progress: Callable[[ProgressChunk], None] | None = None
+    on_progress: OnProgress | None = None
     """Told how far the model has computed a prompt, which is in no log."""
-    _screen: Screen | None = None
-    _recorder: Recorder | None = None
+    _view: View = field(init=False)
+    _health: Health = field(init=False)
+    _transcript: Transcript = field(init=False)
     _answer: str = ""
     _breaking: asyncio.Task[str] | None = None
     """Ends, with a sentence, when the machine does not work any more."""
@@ -172,6 +126,9 @@ class Episode:
     _keeper: Keeper | None = None
 
     def __post_init__(self) -> None:
+        self._view = View(self.environment, self.box, self.watching)
+        self._health = Health(self.box, self.tools)
+        self._transcript = Transcript(self.events, self.conversation)
         if self.keeps_snapshots:
             self._keeper = Keeper(self.box, self.events)
 
@@ -180,7 +137,7 @@ class Episode:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-                self._breaking = asyncio.ensure_future(self._until_broken())
+                self._breaking = asyncio.ensure_future(self._health.until_broken(lambda: self._thinks))
                 stack.callback(self._breaking.cancel)
                 while True:
                     try:
@@ -206,11 +163,9 @@ class Episode:
             reply = await self._ask((*self.conversation.messages, *nudge))
             faults = reply.faults
             # Text around a call that cannot be read is no answer, nor is text that a limit cut off.
-            is_answer = bool(reply.text.strip()) and not faults and (last_try or self._screen is None)
+            is_answer = bool(reply.text.strip()) and not faults and (last_try or self._view.screen is None)
             kept = bool(reply.calls) or is_answer
-            self._record_reply(reply, kept=kept)
-            if kept:
-                self.conversation.append(reply.message)
+            self._transcript.reply(self._step, reply, kept=kept)
             if reply.calls:
                 return reply
             if is_answer:
@@ -218,7 +173,7 @@ class Episode:
             if not last_try:
                 told = no_call(faults)
                 nudge = (Message("user", (told,)),)
-                self.events.append(log.Told(step=self._step, text=told))
+                self._transcript.nudge(self._step, told)
         self.budget.check()  # a reply that the episode's own limit cut off is not the model's fault
         why = f"; what was wrong with the last: {faults[-1]}" if faults else " and said nothing"
         raise FormatLimit(f"The model made no call in {RESAMPLES + 1} replies{why}.")
@@ -234,16 +189,17 @@ class Episode:
             result, seen = await self._execute(first)
         except NotExecuted as error:
             result, refused = ToolResult(False, str(error)), error
-        if seen is None and self._screen is not None and result.end is None:
+        if seen is None and self._view.screen is not None and result.end is None:
             seen = await self._look()
         result = await self._with_limits(result)
         seconds = time.monotonic() - began_s
-        self._tell(self._step, first, result, seen, executed=refused is None, seconds=seconds)
+        step, executed = self._step, refused is None
+        self._transcript.result(step, first.call.id, result, seen, executed=executed, seconds=seconds)
         if result.plan:
             items = [log.PlanItem(title=item.title, status=item.status) for item in result.plan]
             self.events.append(log.Planned(step=self._step, items=items))
-        for call in others:
-            self._tell_unexecuted(self._step, call, NOT_EXECUTED)
+        for said in others:
+            self._transcript.no_result(step, said.call.id, NOT_EXECUTED)
         self.budget.used_steps += 1
         self.budget.count_format(refused)
         match result.end:
@@ -276,8 +232,9 @@ class Episode:
         instruction = ""
         try:
             instruction = await self._or_stopped(self.environment.start(self.box))
-            self._screen = self.environment.screen(self.box)
-            seen = await self._first_clip(stack)
+            self._view.find()
+            await self._view.open(stack)
+            seen = await self._or_stopped(self._view.look())
         except (StartError, SandboxError, CaptureError) as error:
             self._record_start(instruction, None)
             raise MachineBroke(str(error)) from error
@@ -286,38 +243,23 @@ class Episode:
             raise
         self.budget.start_clock()
         self._record_start(instruction, seen)
-        self.conversation.append(developer_turn())
-        self.conversation.append(first_turn(instruction, None if seen is None else seen.clip))
+        self._transcript.open(instruction, seen)
         await self._see_whether_it_ended()
 
     def _take_over(self, standing: Standing) -> None:
         """Go on where another process stopped; only tasks without a display can be taken over."""
         self.conversation = standing.conversation
+        self._transcript = Transcript(self.events, self.conversation)
         self.budget.used_steps, self.budget.used_tokens = standing.used_steps, standing.used_tokens
         for call, text in standing.closing:
-            self._tell_unexecuted(standing.used_steps, ToolCall(call.id, call.name, call.arguments), text)
+            self._transcript.no_result(standing.used_steps, call.id, text)
 
-    async def _first_clip(self, stack: contextlib.AsyncExitStack) -> Observed | None:
-        screen = self._screen
-        if screen is None:
-            return None
-        region = Rect(screen.x, screen.y, screen.width, screen.height)
-        recorder = Recorder(
-            screen.display,
-            region,
-            quiet_ms=self.watching.quiet_ms,
-            cap_s=self.watching.cap_s,
-            camera=self.box.camera(screen.display),
-        )
-        self._recorder = await stack.enter_async_context(recorder)
-        return await self._or_stopped(self._recorder.clip())
-
-    def _record_start(self, instruction: str, clip: Observed | None) -> None:
+    def _record_start(self, instruction: str, seen: Observed | None) -> None:
         specs = [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
             for spec in self._specs
         ]
-        size = None if self._screen is None else (self._screen.width, self._screen.height)
+        screen = self._view.screen
         self.events.append(
             log.EpisodeStarted(
                 episode=self.number,
@@ -326,8 +268,8 @@ class Episode:
                 model=self.model.name,
                 instruction=instruction,
                 tools=specs,
-                screen=size,
-                clip=self._stored(clip),
+                screen=None if screen is None else (screen.width, screen.height),
+                clip=self._transcript.clip_data(seen),
             )
         )
 
@@ -340,7 +282,6 @@ class Episode:
 
     async def _ask(self, messages: Sequence[Message]) -> Reply:
         """One answer within what is left of the budget."""
-        began_s = time.monotonic()
         self.budget.check()
         seconds = min(self.sampling.max_seconds, self.budget.remaining_s)
         tokens = min(self.sampling.max_tokens, self.budget.tokens - self.budget.used_tokens)
@@ -348,7 +289,8 @@ class Episode:
         try:
             self._thinks = True
             async with asyncio.timeout(seconds + STALL_S):
-                reply = await self._or_stopped(self._collect(messages, limits, began_s))
+                chunks = self.model.respond(messages, self._specs, stop=self.stop, limits=limits)
+                reply = await self._or_stopped(read_reply(chunks, self.on_progress))
         except TimeoutError:
             raise ModelBroke(
                 f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
@@ -360,41 +302,11 @@ class Episode:
         self.budget.used_tokens += reply.end.usage.output_tokens
         return reply
 
-    async def _collect(self, messages: Sequence[Message], limits: Limits, began_s: float) -> Reply:
-        text, thinking, calls, end = [], [], [], EndChunk("end")
-        async for chunk in self.model.respond(messages, self._specs, stop=self.stop, limits=limits):
-            match chunk:
-                case TextChunk():
-                    text.append(chunk.text)
-                case ThinkingChunk():
-                    thinking.append(chunk.text)
-                case CallChunk():
-                    calls.append(chunk.call)
-                case ProgressChunk() if self.on_progress is not None:
-                    self.on_progress(chunk)
-                case EndChunk():
-                    end = chunk
-        reasoning = "".join(thinking) or None
-        return Reply("".join(text), reasoning, tuple(calls), end, time.monotonic() - began_s)
-
-    def _record_reply(self, reply: Reply, *, kept: bool) -> None:
-        self.events.append(
-            log.Answered(
-                step=self._step,
-                text=reply.text,
-                reasoning=reply.reasoning,
-                calls=[_call_data(call) for call in reply.calls],
-                end=reply.end.reason,
-                usage=log.UsageData(**vars(reply.end.usage)),
-                seconds=round(reply.seconds, 4),
-                kept=kept,
-            )
-        )
-
-    async def _execute(self, call: ToolCall) -> tuple[ToolResult, Observed | None]:
+    async def _execute(self, said: CallChunk) -> tuple[ToolResult, Observed | None]:
         """Check a call, ask the policy, record the intent, run it. Raises `FormatError` if it makes no
         sense.
         """
+        call = said.call
         tool = find_tool(self.tools, call.name)
         if isinstance(tool, ToolResult):
             raise FormatError(tool.text)
@@ -406,18 +318,18 @@ class Episode:
             raise Denied(decision.reason)
         if self._keeper is not None:
             await self._or_stopped(self._keeper.before(call, self._step))
-        self._follow_screen()
-        self.events.append(log.Intended(step=self._step, call=_call_data(call)))
+        self._view.follow()
+        self._transcript.intent(self._step, said)
         hand_over = self.hand_over
         part = None if hand_over is None else (lambda text: hand_over(self, text))
-        context = ToolContext(self.box, self._screen, part)
+        context = ToolContext(self.box, self._view.screen, part)
         try:
             async with asyncio.timeout(self.budget.remaining_s):
-                return await self._or_stopped(self._run_watched(lambda: tool.run(arguments, context)))
+                return await self._or_stopped(self._view.watch(lambda: tool.run(arguments, context)))
         except TimeoutError:
             raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
         except (SandboxError, CaptureError) as error:
-            raise MachineBroke(self._trouble() or str(error)) from error
+            raise MachineBroke(self._health.trouble or str(error)) from error
 
     async def _with_limits(self, result: ToolResult) -> ToolResult:
         """Add which limits of the sandbox were reached meanwhile, if the tool has not said so itself."""
@@ -426,112 +338,20 @@ class Episode:
             replace(result, text="\n".join([result.text, *(f"[{told}]" for told in hit)])) if hit else result
         )
 
-    def _follow_screen(self) -> None:
-        """Look where the screen is now. Raises `ScreenChanged` when it is not what the model last saw."""
-        try:
-            screen = self.environment.screen(self.box)
-        except SandboxError as error:
-            raise MachineBroke(str(error)) from error
-        seen = self._screen
-        if screen == seen or screen is None or seen is None or self._recorder is None:
-            return
-        self._screen = screen
-        self._recorder.look_at(Rect(screen.x, screen.y, screen.width, screen.height))
-        raise ScreenChanged(
-            f"The screen has changed from {seen.width}x{seen.height} pixels at {seen.x}, {seen.y} to "
-            f"{screen.width}x{screen.height} at {screen.x}, {screen.y}, so nothing was done; look at the new "
-            "picture and act on that."
-        )
-
-    async def _run_watched(
-        self, work: Callable[[], Awaitable[ToolResult]]
-    ) -> tuple[ToolResult, Observed | None]:
-        if self._recorder is None:
-            return await work(), None
-        results: list[ToolResult] = []
-
-        async def action() -> bool:
-            results.append(await work())
-            return results[0].ok and results[0].end is None
-
-        seen = await self._recorder.clip(action)
-        return results[0], seen
-
     async def _look(self) -> Observed | None:
         try:
-            return None if self._recorder is None else await self._or_stopped(self._recorder.clip())
+            return await self._or_stopped(self._view.look())
         except CaptureError as error:
-            raise MachineBroke(self._trouble() or str(error)) from error
-
-    def _tell_unexecuted(self, step: int, call: ToolCall, text: str) -> None:
-        self._tell(step, call, ToolResult(False, text), None, executed=False, seconds=0.0)
-
-    def _tell(
-        self,
-        step: int,
-        call: ToolCall,
-        result: ToolResult,
-        seen: Observed | None,
-        *,
-        executed: bool,
-        seconds: float,
-    ) -> None:
-        """Record a result and add it to the conversation."""
-        image = None if result.image is None else self.events.frames.put(result.image)
-        self.events.append(
-            log.Resulted(
-                step=step,
-                call_id=call.id,
-                ok=result.ok,
-                text=result.text,
-                end=result.end,
-                executed=executed,
-                clip=self._stored(seen),
-                image=image,
-                seconds=round(seconds, 4),
-            )
-        )
-        picture = None if result.image is None else Image(result.image)
-        if seen is None:
-            self.conversation.append(tool_turn(result.text, None, None, picture))
-        else:
-            self.conversation.append(tool_turn(result.text, seen.word, seen.clip, picture))
-
-    def _stored(self, seen: Observed | None) -> log.ClipData | None:
-        """Put the frames of a clip into the store; what is returned names them."""
-        if seen is None:
-            return None
-        a, b, c, d = (self.events.frames.put(frame) for frame in seen.clip.frames)
-        clip = seen.clip
-        return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
+            raise MachineBroke(self._health.trouble or str(error)) from error
 
     async def _see_whether_it_ended(self) -> None:
-        if trouble := self._trouble() or self._browser_trouble():
+        if trouble := self._health.trouble or self._health.browser_trouble:
             raise MachineBroke(trouble)
         try:
             if await self._or_stopped(self.environment.finished(self.box)):
                 raise Finished(answer=self._answer)
         except SandboxError as error:
             raise MachineBroke(str(error)) from error
-
-    async def _until_broken(self) -> str:
-        """Wait until the machine does not work any more; the sentence that says why."""
-        while True:
-            # While a tool is at work it may have a reason to end the browser and start another.
-            if trouble := self._trouble() or (self._browser_trouble() if self._thinks else None):
-                return trouble
-            await asyncio.sleep(LOOK_S)
-
-    def _trouble(self) -> str | None:
-        trouble = self.box.trouble
-        return trouble and trouble[0].upper() + trouble[1:]
-
-    def _browser_trouble(self) -> str | None:
-        # The browser tool starts a browser when it needs one, and says so.
-        own = any(tool.name == "browser" for tool in self.tools)
-        if self.box.spec.browser and not own and not self.box.browser.is_running:
-            return "The browser in the sandbox has ended."
-        return None
 
     async def _finish(self, over: EpisodeOver) -> Outcome:
         """Let the tools go, grade, and record the end."""
@@ -569,7 +389,3 @@ class Episode:
 
     async def _or_stopped(self, work: Awaitable[T]) -> T:
         return await or_stopped(work, self.stop, self._breaking)
-
-
-def _call_data(call: ToolCall) -> log.CallData:
-    return log.CallData(id=call.id, name=call.name, arguments=call.arguments)

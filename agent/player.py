@@ -15,13 +15,14 @@ from typing import Any, Self
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
 from pilotfish.agent.limits import Budget, Stopped
-from pilotfish.agent.loop import Episode, Outcome, Review, Watching
+from pilotfish.agent.loop import Episode, Outcome, Review
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import fitted
 from pilotfish.agent.subtask import hand_over
+from pilotfish.agent.view import Watching
 from pilotfish.agent.waiting import or_stopped
 from pilotfish.model.protocol import Limits, Model
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec

@@ -65,8 +65,6 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         review=None,
         hand_over=None,
         keeps_tools=False,
-        _screen=None,
-        _recorder=None,
         _answer="",
         _breaking=None,
         _thinks=False,

@@ -1,0 +1,95 @@
+"""What is said in an episode, put into its log and into the conversation, so that both tell the same."""
+
+from __future__ import annotations
+
+from pilotfish.agent import events as log
+from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.prompt import developer_turn, first_turn, tool_turn
+from pilotfish.agent.recorder import Observed
+from pilotfish.agent.reply import Reply
+from pilotfish.model.protocol import CallChunk, Image
+from pilotfish.tools.base import ToolResult
+
+
+class Transcript:
+    """The two records of one episode. Everything is in the log first; all raise `log.LogError`."""
+
+    def __init__(self, events: log.EventLog, conversation: Conversation) -> None:
+        self._events, self._conversation = events, conversation
+
+    def open(self, instruction: str, seen: Observed | None) -> None:
+        """Say the first two turns."""
+        self._conversation.append(developer_turn())
+        self._conversation.append(first_turn(instruction, None if seen is None else seen.clip))
+
+    def reply(self, step: int, reply: Reply, *, kept: bool) -> None:
+        """Record a reply, which joins the conversation if it is kept."""
+        self._events.append(
+            log.Answered(
+                step=step,
+                text=reply.text,
+                reasoning=reply.reasoning,
+                calls=[_call_data(said) for said in reply.calls],
+                end=reply.end.reason,
+                usage=log.UsageData(**vars(reply.end.usage)),
+                seconds=round(reply.seconds, 4),
+                kept=kept,
+            )
+        )
+        if kept:
+            self._conversation.append(reply.message)
+
+    def nudge(self, step: int, text: str) -> None:
+        """Record a sentence to the model that does not join the conversation."""
+        self._events.append(log.Told(step=step, text=text))
+
+    def intent(self, step: int, said: CallChunk) -> None:
+        """Record a call that is about to run."""
+        self._events.append(log.Intended(step=step, call=_call_data(said)))
+
+    def result(
+        self,
+        step: int,
+        call_id: str,
+        result: ToolResult,
+        seen: Observed | None = None,
+        *,
+        executed: bool = True,
+        seconds: float = 0.0,
+    ) -> None:
+        """Record a result and tell it to the model."""
+        image = None if result.image is None else self._events.frames.put(result.image)
+        self._events.append(
+            log.Resulted(
+                step=step,
+                call_id=call_id,
+                ok=result.ok,
+                text=result.text,
+                end=result.end,
+                executed=executed,
+                clip=self.clip_data(seen),
+                image=image,
+                seconds=round(seconds, 4),
+            )
+        )
+        picture = None if result.image is None else Image(result.image)
+        if seen is None:
+            self._conversation.append(tool_turn(result.text, None, None, picture))
+        else:
+            self._conversation.append(tool_turn(result.text, seen.word, seen.clip, picture))
+
+    def no_result(self, step: int, call_id: str, why: str) -> None:
+        """Record and tell that a call was not executed."""
+        self.result(step, call_id, ToolResult(False, why), executed=False)
+
+    def clip_data(self, seen: Observed | None) -> log.ClipData | None:
+        """Put the frames of a clip into the store; what is returned names them."""
+        if seen is None:
+            return None
+        a, b, c, d = (self._events.frames.put(frame) for frame in seen.clip.frames)
+        clip = seen.clip
+        return log.ClipData(frames=(a, b, c, d), times_s=clip.times_s, settled=clip.settled, word=seen.word)
+
+
+def _call_data(said: CallChunk) -> log.CallData:
+    return log.CallData(id=said.call.id, name=said.call.name, arguments=said.call.arguments)
