@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pilotfish.agent import events as log
+from pilotfish.agent.accounts import totals
 from pilotfish.agent.show import run_note
 
 SCHEMA = "ATIF-v1.8"
@@ -35,7 +36,7 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
     steps = [_step(1, start.t, "user", start.instruction, clip=start.clip)]
     for event in group[1:]:
         _add(steps, event, run.started.model)
-    usages = [event.usage for event in group if isinstance(event, log.Answered)]
+    used = totals(group)
     ends = [event for event in group if isinstance(event, log.EpisodeEnded) and not event.parent]
     return {
         "schema_version": SCHEMA,
@@ -47,12 +48,15 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
             "tool_definitions": [{"type": "function", "function": tool} for tool in start.tools],
         },
         "steps": steps,
-        "final_metrics": {
-            "total_prompt_tokens": sum(usage.input_tokens or 0 for usage in usages),
-            "total_completion_tokens": sum(usage.output_tokens for usage in usages),
-            "total_cached_tokens": sum(usage.cached_tokens or 0 for usage in usages),
-            "total_steps": len(steps),
-        },
+        "final_metrics": _known(
+            {
+                "total_prompt_tokens": used.input_tokens,
+                "total_completion_tokens": used.output_tokens,
+                "total_cached_tokens": used.cached_tokens,
+                "total_steps": len(steps),
+                "extra": _without_tokens(used.as_json()),
+            }
+        ),
         "extra": {
             "sandbox": run_note(run.started),
             "task": start.task,
@@ -74,13 +78,10 @@ def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
                 step["reasoning_content"] = event.reasoning
             step["tool_calls"] = [
                 {"tool_call_id": call.id, "function_name": call.name, "arguments": call.arguments}
+                | ({} if call.confidence is None else {"extra": {"confidence": call.confidence}})
                 for call in event.calls
             ]
-            step["metrics"] = {
-                "prompt_tokens": event.usage.input_tokens,
-                "completion_tokens": event.usage.output_tokens,
-                "cached_tokens": event.usage.cached_tokens,
-            }
+            step["metrics"] = _metrics(event)
             steps.append(step)
         case log.Resulted():
             agent = next((step for step in reversed(steps) if step["source"] == "agent"), None)
@@ -93,6 +94,28 @@ def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
             steps.append(_step(number, event.t, "user", event.text))
         case log.Resumed(note=note) if note:
             steps.append(_step(number, event.t, "system", note))
+
+
+def _metrics(answer: log.Answered) -> dict[str, Any]:
+    """What an answer cost. What is not known is left out, and what ATIF has no name for is in `extra`."""
+    usage = answer.usage
+    return _known(
+        {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "logprobs": answer.logprobs,
+            "extra": _without_tokens(usage.model_dump()) | {"seconds": answer.seconds},
+        }
+    )
+
+
+def _without_tokens(account: dict[str, Any]) -> dict[str, Any]:
+    return _known({name: value for name, value in account.items() if "tokens" not in name})
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _step(

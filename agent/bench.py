@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,9 +20,10 @@ from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.run_folder import new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
-from pilotfish.agent.show import steps
+from pilotfish.agent.show import say, steps
 from pilotfish.agent.solution import RANDOM, random_clicks
 from pilotfish.agent.start import check_measurement, on_this_machine
+from pilotfish.agent.status import StatusLine
 from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.agent.view import Watching
 from pilotfish.model.protocol import Model
@@ -212,12 +211,13 @@ def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
 
 def terminal_progress(total: int) -> Progress:
     """Shows lines on standard error: one that is rewritten on a terminal, one each elsewhere."""
-    in_place = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    status = StatusLine()
 
     def show(place: int, line: str) -> None:
-        text = visible(f"[{place}/{total}] {line}", one_line=True)
-        if in_place:
-            text = f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}"
-        print(text, end="" if in_place else "\n", file=sys.stderr, flush=True)
+        text = f"[{place}/{total}] {line}"
+        if status.works:
+            status.show(text)
+        else:
+            say(visible(text, one_line=True), sys.stderr)
 
     return show

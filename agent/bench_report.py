@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pilotfish.agent import events as log
+from pilotfish.agent.accounts import Totals, in_words, totals
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.solution import RANDOM
 from pilotfish.agent.stats import percentile, wilson
@@ -49,10 +50,12 @@ def report(run: log.RunLog) -> dict[str, Any]:
         episode_key(group): group for group in run.episodes() if log.has_ended(group)
     }
     rows = []
+    played: list[log.Event] = []
     for name in dict.fromkeys(key[0] for key in groups):
         mine = [group for key, group in groups.items() if key[0] == name and not key[2]]
         if not mine:
             continue
+        played += (event for group in mine for event in group)
         row = {"task": name.removeprefix(f"{SUITE}/"), **_row(mine)}
         if plan.baseline:
             theirs = [group for key, group in groups.items() if key[0] == name and key[2]]
@@ -67,6 +70,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "limits": plan.limits,
         "tasks": rows,
         "mean_success": _mean([row["success"] for row in rows]) if rows else None,
+        "usage": totals(played).as_json(),
         "run": started.run,
         "folder": str(run.folder),
         "complete": run.ended is not None and run.ended.status == "finished",
@@ -94,6 +98,7 @@ def _row(groups: Sequence[Sequence[log.Event]]) -> dict[str, Any]:
         "steps": _mean([float(end.steps) for end in ends]),
         "seconds_per_step_p50": round(percentile(seconds, 0.5), 4),
         "seconds_per_step_p95": round(percentile(seconds, 0.95), 4),
+        "usage": totals(event for group in groups for event in group).as_json(),
     }
 
 
@@ -147,6 +152,8 @@ def table(result: dict[str, Any]) -> str:
     lines.insert(-1, lines[1])
     if not result["tasks"]:
         lines.append("Nothing was measured: no episode came to its end.")
+    if words := in_words(Totals(**result["usage"])):
+        lines.append(f"used: {', '.join(words)}")
     if note := sandbox_note(result["sandbox_level"], result["network"]):
         lines.append(note)
     return "\n".join(lines)

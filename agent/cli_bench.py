@@ -11,6 +11,7 @@ import typer
 
 from pilotfish.agent.cli_options import (
     Attention,
+    Logprobs,
     MaxSteps,
     ModelName,
     RecordDir,
@@ -79,6 +80,7 @@ def bench_miniwob(
     record_dir: RecordDir = None,
     max_steps: MaxSteps = None,
     temperature: Temperature = None,
+    logprobs: Logprobs = False,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +100,12 @@ def bench_miniwob(
     if limits not in ("classic", "untimed"):
         raise typer.BadParameter(f"--limits is '{limits}'; choose classic or untimed")
     settings = settings_of(
-        model=model, attention=attention, record_dir=record_dir, max_steps=max_steps, temperature=temperature
+        model=model,
+        attention=attention,
+        record_dir=record_dir,
+        max_steps=max_steps,
+        temperature=temperature,
+        logprobs=logprobs or None,
     )
     names = names_in([tasks, *(more or [])])
     plan = plan_miniwob(names, episodes=episodes, seed=seed, limits=limits, baseline=baseline)
@@ -123,6 +130,7 @@ def bench_tasks(
     record_dir: RecordDir = None,
     max_steps: MaxSteps = None,
     temperature: Temperature = None,
+    logprobs: Logprobs = False,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -139,6 +147,7 @@ def bench_tasks(
         max_steps=max_steps,
         temperature=temperature,
         swe_bench=swe_bench(repositories, test_command, test_environment),
+        logprobs=logprobs or None,
     )
     # A path may hold what stands between names.
     names = [name for word in suites or [] for name in ([word] if Path(word).exists() else names_in([word]))]

@@ -20,9 +20,9 @@ from pilotfish.agent.cli_options import (
     Thinking,
     Yes,
     asker,
-    narrator,
     settings_of,
     warn,
+    watched,
 )
 from pilotfish.agent.cli_output import FAILED, Json, print_result
 from pilotfish.agent.stopping import exit_status
@@ -98,9 +98,7 @@ def code(
         branch=branch,
         patch=None if patch is None else str(patch.absolute()),
     )
-    result = asyncio.run(
-        run_code(target, settings, ask=asker(as_json), on_event=narrator(as_json), warn=warn)
-    )
+    result = asyncio.run(run_code(target, settings, ask=asker(as_json), warn=warn, **watched(as_json)))
     finish_code(result, as_json)
 
 

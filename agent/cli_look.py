@@ -1,4 +1,4 @@
-"""The commands that look at what there is: replay, doctor, model info and version."""
+"""The commands that look at what there is: show, replay, doctor, model info and version."""
 
 from __future__ import annotations
 
@@ -17,9 +17,40 @@ model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_
 
 def add_to(app: typer.Typer) -> None:
     """Make them commands of `pilotfish`."""
-    for command in (replay, doctor, version):
+    for command in (show, replay, doctor, version):
         app.command()(command)
     app.add_typer(model_app, name="model")
+
+
+def show(folder: Run, as_json: Json = False) -> None:
+    """Tell the steps of a run from its log, what each answer cost, and what all of them did.
+
+    A number behind a call is the probability that the model gave it.
+    """
+    from pilotfish.agent.accounts import in_words, totals
+    from pilotfish.agent.events import Answered, EpisodeStarted, read_run
+    from pilotfish.agent.show import Narrator, say
+
+    found = read_run(folder)
+    for warning in found.warnings:
+        say(warning, sys.stderr)
+    started, used = found.started, totals(found.events)
+    if as_json:
+        answers = []
+        episode = None
+        for event in found.events:
+            if isinstance(event, EpisodeStarted):
+                episode = event.episode
+            elif isinstance(event, Answered):
+                answers.append({"episode": episode, **event.model_dump(exclude={"v", "n", "t", "type"})})
+        status = found.ended.status if found.ended else "open"
+        result = {"run": started.run, "model": started.model, "status": status, "usage": used.as_json()}
+        print_result(result | {"answers": answers}, True, [])
+        return
+    narrate = Narrator(sys.stdout, accounts=True)
+    for event in found.events:
+        narrate(event)
+    print_result({}, False, [f"used  {', '.join(in_words(used)) or 'nothing that is known'}"])
 
 
 def replay(

@@ -27,6 +27,9 @@ MaxSteps = Annotated[int | None, typer.Option(help="Calls per episode. Default: 
 MaxSeconds = Annotated[float | None, typer.Option(help="Seconds per episode. Default: the task's own limit.")]
 Temperature = Annotated[float | None, typer.Option(help="0 takes the likeliest token each time.")]
 Thinking = Annotated[str | None, typer.Option(help="enabled, disabled or adaptive.")]
+Logprobs = Annotated[
+    bool, typer.Option("--logprobs", help="Keep every token's log-probability in the run's log.")
+]
 SandboxLevel = Annotated[
     int | None,
     typer.Option(help="3 (default), 2 (no namespaces, display or browser) or 0 (NO SANDBOX AT ALL)."),
@@ -90,11 +93,12 @@ def names_in(words: Iterable[str]) -> list[str]:
     return [name for word in words for name in word.replace(",", " ").split()]
 
 
-def narrator(as_json: bool) -> Any:
-    """Tells the steps of a run, where they are not in the way of the result."""
+def watched(as_json: bool) -> dict[str, Any]:
+    """Who tells the steps of a run, where they are not in the way of the result, as arguments of the run."""
     from pilotfish.agent.show import Narrator
 
-    return Narrator(sys.stderr if as_json else sys.stdout)
+    narrator = Narrator(sys.stderr if as_json else sys.stdout)
+    return {"on_event": narrator, "on_progress": narrator.on_progress}
 
 
 def asker(as_json: bool) -> Any:

@@ -13,6 +13,7 @@ from pilotfish.agent.cli_bench import measure
 from pilotfish.agent.cli_options import (
     AllowHost,
     Attention,
+    Logprobs,
     MaxSeconds,
     MaxSteps,
     ModelName,
@@ -26,10 +27,10 @@ from pilotfish.agent.cli_options import (
     Yes,
     asker,
     names_in,
-    narrator,
     settings_of,
     swe_bench,
     warn,
+    watched,
 )
 from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
 from pilotfish.agent.stopping import exit_status
@@ -42,7 +43,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _finish_run(result: dict[str, Any], as_json: bool) -> None:
-    lines = [f"log   {result['folder']}"]
+    from pilotfish.agent.accounts import Totals, in_words
+
+    used = in_words(Totals(**result["usage"]))
+    lines = [f"used  {', '.join(used)}"] if used else []
+    lines.append(f"log   {result['folder']}")
     lines += [f"made  {path}" for path in result["predictions"]]
     lines += [result["host_desktop"]] if result["host_desktop"] else []
     lines.append(f"See it with: pilotfish replay {result['folder']}")
@@ -105,6 +110,7 @@ def run(
     max_seconds: MaxSeconds = None,
     temperature: Temperature = None,
     thinking: Thinking = None,
+    logprobs: Logprobs = False,
     sandbox_level: SandboxLevel = None,
     allow_host: AllowHost = None,
     yes: Yes = False,
@@ -152,6 +158,7 @@ def run(
         max_seconds=max_seconds,
         temperature=temperature,
         thinking=thinking,
+        logprobs=logprobs or None,
         sandbox_level=sandbox_level,
         network=allow_host or None,
         yes=yes or None,
@@ -170,9 +177,7 @@ def run(
         host=host,
         monitor=monitor,
     )
-    result = asyncio.run(
-        run_target(target, settings, ask=asker(as_json), on_event=narrator(as_json), warn=warn)
-    )
+    result = asyncio.run(run_target(target, settings, ask=asker(as_json), **watched(as_json), warn=warn))
     _finish_run(result, as_json)
 
 
@@ -210,11 +215,11 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         from pilotfish.agent.cli_code import finish_code
         from pilotfish.agent.code import resume_code
 
-        work = resume_code(found, settings, ask=asker(as_json), on_event=narrator(as_json))
+        work = resume_code(found, settings, ask=asker(as_json), **watched(as_json))
         finish_code(asyncio.run(work), as_json)
     from pilotfish.agent.run import resume_target
 
-    result = asyncio.run(resume_target(found, settings, ask=asker(as_json), on_event=narrator(as_json)))
+    result = asyncio.run(resume_target(found, settings, ask=asker(as_json), **watched(as_json)))
     _finish_run(result, as_json)
 
 
@@ -232,7 +237,7 @@ def demo(
 
     settings = settings_of(model=model, attention=attention, record_dir=record_dir)
     target = Target(task=DEMO_TASK, seed=DEMO_SEED)
-    result = asyncio.run(run_target(target, settings, on_event=narrator(as_json), command="demo"))
+    result = asyncio.run(run_target(target, settings, **watched(as_json), command="demo"))
     result["replay"] = str(write_replay(read_run(Path(result["folder"]))))
     if not as_json:
         print_result(result, False, [f"page  {result['replay']}"])

@@ -19,6 +19,7 @@ from pilotfish.agent.models import attention_of, model_name, open_model, shortco
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask
 from pilotfish.agent.project_tests import compare
+from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import standing, unknown_call
 from pilotfish.agent.run import OnEvent, closing_record, policy_of, report
 from pilotfish.agent.run_folder import PATCH, SNAPSHOTS, WORKSPACE, check_writable, new_run_folder
@@ -61,6 +62,7 @@ async def run_code(
     *,
     ask: Ask | None = None,
     on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
     model: Model | None = None,
 ) -> dict[str, Any]:
@@ -95,7 +97,7 @@ async def run_code(
             )
         )
         with closing_record(events, stop):
-            await _work(target, settings, events, stop, repository, model, ask)
+            await _work(target, settings, events, stop, repository, model, ask, on_progress)
     return code_report(log.read_run(folder))
 
 
@@ -105,6 +107,7 @@ async def resume_code(
     *,
     ask: Ask | None = None,
     on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
     model: Model | None = None,
 ) -> dict[str, Any]:
     """Go on with a run of `run_code` that was killed or stopped, and return its report.
@@ -126,7 +129,7 @@ async def resume_code(
             note = f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
         events.append(log.Resumed(unknown_call=unknown, note=note))
         with closing_record(events, stop):
-            await _work(target, settings, events, stop, repository, model, ask, run)
+            await _work(target, settings, events, stop, repository, model, ask, on_progress, run)
     return code_report(log.read_run(run.folder))
 
 
@@ -138,6 +141,7 @@ async def _work(
     repository: Repository,
     model: Model,
     ask: Ask | None,
+    on_progress: OnProgress | None,
     earlier: log.RunLog | None = None,
 ) -> None:
     """Copy, play, hand back. earlier: what the log of the run holds already."""
@@ -167,7 +171,8 @@ async def _work(
             0, NAME, work, TOOLS, _LIMITS, None, tree.folder, events.folder / SNAPSHOTS, review=work.review
         )
         here = standing(groups[-1], events.frames, new_conversation(settings)) if groups else None
-        async with Player(settings, events, policy_of(settings, ask), stop) as player:
+        policy = policy_of(settings, ask)
+        async with Player(settings, events, policy, stop, on_progress) as player:
             await player.play(job, model, resumed=here)
     await asyncio.to_thread(_hand_back, target, tree, repository, events, notes, stopped=stop.is_set())
 

@@ -18,6 +18,7 @@ from pilotfish.agent.limits import Budget, Stopped
 from pilotfish.agent.loop import Episode, Outcome, Review
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
+from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import fitted
@@ -58,11 +59,20 @@ class Job:
 class Player:
     """Plays jobs with one log and one policy. Use as an async context manager."""
 
-    def __init__(self, settings: Settings, events: EventLog, policy: Policy, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        events: EventLog,
+        policy: Policy,
+        stop: asyncio.Event,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        """on_progress: told how far the model has read a prompt, which is in no log."""
         self._settings = settings
         self._events = events
         self._policy = policy
         self._stop = stop
+        self._on_progress = on_progress
         self._box: Sandbox | None = None
         self._network = NetworkRecorder(events)
         self._tools: dict[str, Tool[Any]] = {}
@@ -115,6 +125,7 @@ class Player:
             review=job.review,
             hand_over=hand_over if "plan" in job.tools else None,
             keeps_snapshots=job.snapshots is not None,
+            on_progress=self._on_progress,
         )
         try:
             outcome = await episode.run()
@@ -178,4 +189,5 @@ def sampling(settings: Settings, seed: int | None) -> Limits:
         top_p=settings.top_p,
         seed=seed,
         thinking=settings.thinking,
+        logprobs=settings.logprobs,
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
-from pilotfish.agent.show import attempt_line, plan_state, run_note, tests_went, verdict
+from pilotfish.agent.accounts import in_words, totals
+from pilotfish.agent.show import attempt_line, call_line, plan_state, run_note, tests_went, verdict
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -53,6 +54,7 @@ def build_page(run: log.RunLog, *, episodes: Sequence[int] | None = None) -> str
         "command": run.started.command,
         "sandbox": run_note(run.started),
         "status": run.ended.status if run.ended else "open",
+        "usage": in_words(totals(run.events)),
         "episodes": shown,
         "frames": _embedded(run.frames, used),
         "warnings": list(run.warnings),
@@ -130,7 +132,8 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 score = "" if event.passed is None else f", score {event.score:g}"
                 title = f"{event.end}: {verdict(event.passed)}{score}"
                 entry = _entry("end", title, None, steps[-1]["frames"], notes=notes)
-                steps.append(entry | {"ok": event.passed is not False})
+                facts = in_words(totals(group))
+                steps.append(entry | {"ok": event.passed is not False, "facts": facts})
         if isinstance(event, log.Resulted | log.EpisodeEnded):
             steps[-1]["notes"] += network
             network = []
@@ -148,20 +151,22 @@ def _result(event: log.Resulted, reply: log.Answered | None, before: Sequence[st
     call = next((call for call in reply.calls if call.id == event.call_id), None) if reply else None
     notes = _said(reply) if reply else []
     if call is not None:
-        notes.append(["call", f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}"])
+        notes.append(["call", call_line(call)])
     notes.append(["result", event.text])
     title = _title(call) if call else "call"
     title = f"sub-task: {title}" if event.parent else title
     entry = _entry("step", title, event.clip, before, notes=notes)
     arguments = call.arguments if call else {}
     marks = {name: arguments[name] for name in _MARKS if name in arguments}
-    usage = reply.usage if reply else log.UsageData()
     return entry | {
         "step": event.step,
         "ok": event.ok,
         "marks": marks,
-        "seconds": round((reply.seconds if reply else 0.0) + event.seconds, 3),
-        "tokens": [usage.input_tokens, usage.cached_tokens, usage.output_tokens],
+        "facts": [
+            *entry["facts"],
+            f"{(reply.seconds if reply else 0.0) + event.seconds:.3f} s",
+            *(in_words(reply.usage) if reply else []),
+        ],
     }
 
 
@@ -181,10 +186,11 @@ def _title(call: log.CallData) -> str:
     """A call in a few words: the action and its place, or the tool and its command."""
     arguments = call.arguments
     if "action" not in arguments:
-        return f"{call.name} {str(arguments.get('command', ''))[:60]}".strip()
-    place = arguments.get("coordinate")
-    where = " ".join(map(str, place)) if isinstance(place, list) else str(arguments.get("text", ""))[:30]
-    return f"{arguments['action']} {where}".strip()
+        what, how = call.name, str(arguments.get("command", ""))[:60]
+    else:
+        place, what = arguments.get("coordinate"), str(arguments["action"])
+        how = " ".join(map(str, place)) if isinstance(place, list) else str(arguments.get("text", ""))[:30]
+    return f"{what} {how}".strip() + (f" ({call.confidence:.2f})" if call.confidence is not None else "")
 
 
 def _said(reply: log.Answered) -> list[list[str]]:
@@ -201,7 +207,7 @@ def _entry(
         "title": title,
         "frames": list(clip.frames) if clip else list(before[-1:]),
         "times": list(clip.times_s) if clip else [],
-        "word": clip.word if clip else "",
+        "facts": [clip.word] if clip else [],
         "notes": [pair for pair in notes if pair[1]],
         "marks": {},
         "ok": True,

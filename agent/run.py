@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 from pilotfish import __version__
 from pilotfish.agent import events as log
+from pilotfish.agent.accounts import totals
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.predictions import write_predictions
+from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import standing, unknown_call
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, new_run_folder
 from pilotfish.agent.safetext import visible
@@ -85,11 +87,13 @@ async def run_target(
     *,
     ask: Ask | None = None,
     on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
     command: str = "run",
 ) -> dict[str, Any]:
     """Play a target in a new run folder and return its report.
 
+    on_event: told each record of the log. on_progress: told how far the model has read a prompt.
     warn: told what a person should know beforehand.
 
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
@@ -129,13 +133,18 @@ async def run_target(
         )
         stack.enter_context(closing_record(events, stop))
         policy = policy_of(settings, ask, warning)
-        player = await stack.enter_async_context(Player(settings, events, policy, stop))
+        player = await stack.enter_async_context(Player(settings, events, policy, stop, on_progress))
         await player.play(job_for(folder, host), model)
     return _result(folder)
 
 
 async def resume_target(
-    run: log.RunLog, settings: Settings, *, ask: Ask | None = None, on_event: OnEvent | None = None
+    run: log.RunLog,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    on_event: OnEvent | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
     """Go on with a run of `run_target` that was killed or stopped, and return its report.
 
@@ -168,7 +177,8 @@ async def resume_target(
             here = standing(last, run.frames, new_conversation(settings))
         events.append(log.Resumed(unknown_call=unknown, note=_taken_over(job, unknown, again=here is None)))
         with closing_record(events, stop):
-            async with Player(settings, events, policy_of(settings, ask), stop) as player:
+            policy = policy_of(settings, ask)
+            async with Player(settings, events, policy, stop, on_progress) as player:
                 await player.play(job, model, resumed=here)
     return _result(run.folder)
 
@@ -305,4 +315,5 @@ def report(run: log.RunLog) -> dict[str, Any]:
         "answer": end.answer if end else "",
         "steps": end.steps if end else 0,
         "seconds": end.seconds if end else 0.0,
+        "usage": totals(run.events).as_json(),
     }

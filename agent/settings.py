@@ -138,6 +138,8 @@ class Settings(BaseSettings):
     """Share of the probability that is sampled from."""
     thinking: Literal["enabled", "disabled", "adaptive"] = "disabled"
     """Whether the model thinks before it answers."""
+    logprobs: bool = False
+    """Keep the log-probability of every token that the model writes in the run's log."""
     max_clips: int = Field(default=12, ge=2)
     """Clips kept in the conversation."""
     clip_block: int = Field(default=8, ge=1)

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from pilotfish.agent import events as log
+from pilotfish.agent.accounts import in_words, sure
 from pilotfish.agent.safetext import shortened, visible
+from pilotfish.agent.status import Reading, StatusLine
 
 WIDTH = 100
 
@@ -31,13 +33,20 @@ def say(text: str, stream: TextIO | None = None) -> None:
 class Narrator:
     """Tells the records of a run as they are written."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None, *, accounts: bool = False) -> None:
+        """accounts: tell what each answer cost as well."""
+        self._stream, self._accounts = stream, accounts
+        self._status = StatusLine()
+        self.on_progress = Reading(self._status)
+        """Shows how far the model has read its prompt, where there is a terminal."""
 
     def __call__(self, event: log.Event) -> None:
         """Show one record."""
+        self._status.clear()
         for line in _lines(event):
             say(f"   |  {line}" if event.parent else line, self._stream)
+        if self._accounts and isinstance(event, log.Answered) and (words := in_words(event.usage)):
+            say(f"      {', '.join(words)}", self._stream)
 
 
 def sandbox_note(level: int, network: Sequence[str] = ()) -> str:
@@ -62,6 +71,11 @@ def run_note(started: log.RunStarted) -> str:
     return ". ".join(
         note for note in (started.host_desktop, sandbox_note(started.sandbox_level, started.network)) if note
     )
+
+
+def call_line(call: log.CallData) -> str:
+    """A call, how sure the model was of it, and its arguments."""
+    return f"{call.name}{sure(call.confidence)} {json.dumps(call.arguments, ensure_ascii=False)}"
 
 
 def verdict(passed: bool | None) -> str:
@@ -104,7 +118,7 @@ def _lines(event: log.Event) -> list[str]:
             return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
         case log.Answered():
             said = [event.text] if event.text.strip() else []
-            said += [f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}" for call in event.calls]
+            said += [call_line(call) for call in event.calls]
             return [f"{event.step:>4}  {shortened(line, WIDTH)}" for line in said]
         case log.Resulted():
             word = f" ({event.clip.word})" if event.clip else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import developer_turn, first_turn, tool_turn
 from pilotfish.agent.recorder import Observed
 from pilotfish.agent.reply import Reply
-from pilotfish.model.protocol import CallChunk, Image
+from pilotfish.model.protocol import CallChunk, Image, Usage
 from pilotfish.tools.base import ToolResult
 
 
@@ -24,6 +26,7 @@ class Transcript:
 
     def reply(self, step: int, reply: Reply, *, kept: bool) -> None:
         """Record a reply, which joins the conversation if it is kept."""
+        logprobs = reply.end.logprobs
         self._events.append(
             log.Answered(
                 step=step,
@@ -31,7 +34,8 @@ class Transcript:
                 reasoning=reply.reasoning,
                 calls=[_call_data(said) for said in reply.calls],
                 end=reply.end.reason,
-                usage=log.UsageData(**vars(reply.end.usage)),
+                usage=_usage_data(reply.end.usage),
+                logprobs=None if logprobs is None else [round(value, 5) for value in logprobs],
                 seconds=round(reply.seconds, 4),
                 kept=kept,
             )
@@ -92,4 +96,13 @@ class Transcript:
 
 
 def _call_data(said: CallChunk) -> log.CallData:
-    return log.CallData(id=said.call.id, name=said.call.name, arguments=said.call.arguments)
+    call, confidence = said.call, said.confidence
+    rounded = None if confidence is None else float(f"{confidence:.4g}")
+    return log.CallData(id=call.id, name=call.name, arguments=call.arguments, confidence=rounded)
+
+
+def _usage_data(usage: Usage) -> log.UsageData:
+    rounded: dict[str, Any] = {
+        name: round(value, 4) if isinstance(value, float) else value for name, value in vars(usage).items()
+    }
+    return log.UsageData(**rounded)

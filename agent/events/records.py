@@ -45,6 +45,8 @@ class CallData(BaseModel):
     id: str
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
+    confidence: float | None = None
+    """The probability that the model gave to the call's tokens, all together; None where it is not known."""
 
 
 class ClipData(BaseModel):
@@ -148,6 +150,8 @@ class Answered(Record):
     calls: list[CallData] = Field(default_factory=list)
     end: str = "end"
     usage: UsageData = Field(default_factory=UsageData)
+    logprobs: list[float] | None = None
+    """Natural logarithm of the probability of each token written, if the run was to keep them."""
     seconds: float = 0.0
     kept: bool = True
 

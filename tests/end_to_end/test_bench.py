@@ -141,6 +141,8 @@ def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
                         episode=seed, task="miniwob/click-test", seed=seed, model=model, instruction="x"
                     )
                 )
+                usage = log.UsageData(input_tokens=1000, output_tokens=10, decode_s=0.5)
+                events.append(log.Answered(step=1, usage=usage, seconds=1))
                 events.append(log.EpisodeEnded(episode=seed, end="finished", passed=passed, steps=seed))
         events.append(log.EpisodeStarted(episode=9, task="miniwob/click-test", seed=9, instruction="cut off"))
         events.append(log.RunEnded(status="interrupted"))
@@ -149,6 +151,9 @@ def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
     assert (row["task"], row["episodes"], row["success"], row["steps"]) == ("click-test", 4, 0.75, 1.5)
     assert (row["ci_low"], row["ci_high"]) == pytest.approx((0.3006, 0.9544), abs=1e-4)
     assert row["baseline_success"] == 0.25
+    for usage in (row["usage"], result["usage"]):
+        assert (usage["answers"], usage["input_tokens"], usage["cached_tokens"]) == (4, 4000, None), "its own"
+        assert (usage["decode_s"], usage["prefill_s"]) == (2, None)
     assert (result["attention"], result["complete"], result["baseline_mean_success"]) == (
         "dense",
         False,
@@ -162,6 +167,7 @@ def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
     assert "click-test" in text
     assert "random clicks" in text
     assert "75.0%" in text
+    assert "used: 4,000 tokens in, 40 out, decode 2.00 s" in text
 
 
 def test_seconds_per_step_are_wall_time_between_results() -> None:

@@ -76,7 +76,7 @@ def wait_for_events(process: subprocess.Popen[bytes], folder: Path, count: int) 
 def test_help_is_fast_and_lists_the_commands() -> None:
     done = pilotfish("--help")
     assert done.returncode == 0
-    for name in ("run", "bench", "replay", "resume", "doctor", "model", "demo", "version"):
+    for name in ("run", "bench", "show", "replay", "resume", "doctor", "model", "demo", "version"):
         assert f"\n  {name} " in done.stdout
     heavy = [sys.executable, "-X", "importtime", *PILOTFISH[1:], "--help"]
     imported = subprocess.run(heavy, capture_output=True, text=True, check=True).stderr
@@ -124,6 +124,7 @@ def test_version_as_json(command_here: Command) -> None:
         (["bench", "miniwob", "--limits", "none"], 2, "classic or untimed"),
         (["bench", "tasks", "no-such-suite"], 2, "no-such-suite"),
         (["replay", "/no/such/run"], 1, "/no/such/run"),
+        (["show", "/no/such/run"], 1, "/no/such/run"),
         (["resume", "/no/such/run"], 1, "/no/such/run"),
         (["frobnicate"], 2, "frobnicate"),
         (
@@ -172,6 +173,13 @@ def test_a_run_is_solved_recorded_and_replayed(tmp_path: Path, counting: Path) -
     again = pilotfish("resume", run, cwd=tmp_path)
     assert again.returncode == 2
     assert "nothing to resume" in again.stderr
+    shown = pilotfish("show", run, cwd=tmp_path)
+    assert '  30  shell {"command": "echo 29' in shown.stdout
+    assert shown.stdout.endswith(f"used  {result['usage']['output_tokens']} tokens out\n")
+    told = json.loads(pilotfish("show", run, "--json", cwd=tmp_path).stdout)
+    assert (told["status"], told["usage"]) == ("finished", result["usage"])
+    assert told["answers"][0]["usage"]["input_tokens"] is None, "a script knows of no prompt"
+    assert len(told["answers"]) == result["usage"]["answers"] == 31
 
 
 def test_a_run_that_fails_has_another_status(tmp_path: Path, counting: Path) -> None:
