@@ -215,7 +215,7 @@ class Episode:
         try:
             objection = await self._or_stopped(self.review(self.box, End(over.status, over.answer)))
         except SandboxError as error:
-            raise MachineBroke(self._trouble() or str(error)) from error
+            raise MachineBroke(self._health.trouble or str(error)) from error
         if objection is None:
             raise over
         self.events.append(log.SentBack(step=self._step, text=objection))
