@@ -9,15 +9,25 @@ may sit flat or under `rope_parameters`; without a sparse configuration every la
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pilotfish.model.config_fields import (
+    FIXED,
+    FIXED_QUANTISATION,
+    FIXED_ROPE,
+    FIXED_SPARSE,
+    FIXED_TEXT,
+    FIXED_VISION,
+    KNOWN_TOP,
+    FieldReader,
+)
 from pilotfish.model.protocol import ModelError
 
 ARCHITECTURE = "MiniMaxM3SparseForConditionalGeneration"
 MAX_LAYERS = 1000
+_FREQ = {0: False, 1: True}
 
 
 @dataclass(frozen=True)
@@ -114,9 +124,9 @@ class M3Config:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> M3Config:
         """Typed sizes from the published form or the form transformers writes."""
-        top = _Reader(data, "config.json")
-        top.require(_FIXED)
-        top.maybe("quantization_config").require(_FIXED_QUANTISATION)
+        top = FieldReader(data, "config.json")
+        top.require(FIXED)
+        top.maybe("quantization_config").require(FIXED_QUANTISATION)
         if (kind := data.get("model_type", "minimax_m3_vl")) != "minimax_m3_vl":
             raise ModelError(f"config.json says model_type {kind!r}; this runtime reads 'minimax_m3_vl'.")
         text = _text_config(top.sub("text_config"))
@@ -128,7 +138,7 @@ class M3Config:
             projector_hidden_size=top.integer("projector_hidden_size", text.hidden_size),
             image_token_id=top.integer("image_token_index", top.integer("image_token_id", 200025)),
             video_token_id=top.integer("video_token_index", top.integer("video_token_id", 200026)),
-            unknown_keys=tuple(top.unknown(_KNOWN_TOP)),
+            unknown_keys=tuple(top.unknown(KNOWN_TOP)),
         )
         _check(config)
         return config
@@ -220,133 +230,10 @@ class M3Config:
         }
 
 
-class _Reader:
-    """Typed access to one JSON object; every error names the key."""
-
-    def __init__(self, data: dict[str, Any], name: str):
-        self.data, self.name = data, name
-
-    def sub(self, key: str) -> _Reader:
-        value = self.data.get(key)
-        if not isinstance(value, dict):
-            raise ModelError(
-                f"{self.name} has no object {key!r}; it is not the configuration of a MiniMax-M3."
-            )
-        return _Reader(value, f"{self.name}: {key}")
-
-    def maybe(self, key: str) -> _Reader:
-        value = self.data.get(key)
-        return _Reader(value if isinstance(value, dict) else {}, f"{self.name}: {key}")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.data.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ModelError(f"{self.name}: {key} is {value!r}; it must be an integer.")
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self.data.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ModelError(f"{self.name}: {key} is {value!r}; it must be a finite number.")
-        return float(value)
-
-    def token(self, key: str) -> int | None:
-        value = self.data.get(key)
-        if isinstance(value, list) and value:
-            value = value[0]
-        return value if isinstance(value, int) else None
-
-    def flags(self, key: str, layers: int, marks: dict[Any, bool]) -> tuple[bool, ...] | None:
-        value = self.data.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or len(value) != layers or any(mark not in marks for mark in value):
-            raise ModelError(
-                f"{self.name}: {key} must list one of {sorted(map(str, marks))} for each of {layers} layers."
-            )
-        return tuple(marks[mark] for mark in value)
-
-    def require(self, fixed: dict[str, tuple[Any, ...]]) -> None:
-        """Raise ModelError when a key is given (and not null) with a value outside those implemented."""
-        for key, allowed in fixed.items():
-            value = self.data.get(key)
-            if value is not None and value not in allowed:
-                only = " or ".join(map(repr, allowed)) or "null"
-                raise ModelError(f"{self.name}: {key} is {value!r}; this runtime implements {only} only.")
-
-    def unknown(self, known: frozenset[str]) -> list[str]:
-        return sorted(key for key in self.data if key not in known)
-
-
-_FREQ = {0: False, 1: True}
-_KNOWN_TOP = frozenset(
-    {
-        "architectures",
-        "auto_map",
-        "model_type",
-        "torch_dtype",
-        "dtype",
-        "transformers_version",
-        "image_token_index",
-        "video_token_index",
-        "image_token_id",
-        "video_token_id",
-        "image_seq_length",
-        "process_image_mode",
-        "image_grid_pinpoints",
-        "img_token_compression_config",
-        "multimodal_projector_bias",
-        "projector_hidden_act",
-        "projector_hidden_size",
-        "patch_merge_bias",
-        "vision_feature_layer",
-        "vision_feature_select_strategy",
-        "num_reward_heads",
-        "tie_word_embeddings",
-        "text_config",
-        "vision_config",
-        "quantization_config",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "merged_hidden_size",  # written by transformers, follows from the rest
-    }
-)
-
-
-# Settings of which the network implements one value. Another value would load and then answer nonsense.
-_FIXED: dict[str, tuple[Any, ...]] = {
-    "tie_word_embeddings": (False,),
-    "projector_hidden_act": ("gelu",),
-    "multimodal_projector_bias": (True,),
-    "vision_feature_layer": (-1,),
-}
-_FIXED_TEXT: dict[str, tuple[Any, ...]] = {
-    "tie_word_embeddings": (False,),
-    "use_gemma_norm": (True,),
-    "use_qk_norm": (True,),
-    "qk_norm_type": ("per_head",),
-    "attention_output_gate": (False,),
-    "hidden_act": ("swigluoai", "silu"),  # transformers writes silu and computes swigluoai
-    "scoring_func": ("sigmoid",),
-    "use_routing_bias": (True,),
-    "n_shared_experts": (1,),
-    "rope_scaling": (),
-}
-_FIXED_SPARSE: dict[str, tuple[Any, ...]] = {"sparse_score_type": ("max",)}
-_FIXED_ROPE: dict[str, tuple[Any, ...]] = {"rope_type": ("default", "axial")}
-_FIXED_VISION: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("gelu",),
-    "position_embedding_type": ("rope",),
-    "rope_mode": ("3d",),
-}
-_FIXED_QUANTISATION: dict[str, tuple[Any, ...]] = {"quant_method": ("mxfp8",)}
-
-
-def _text_config(r: _Reader) -> TextConfig:
-    r.require(_FIXED_TEXT)
-    r.maybe("sparse_attention_config").require(_FIXED_SPARSE)
-    r.maybe("rope_parameters").require(_FIXED_ROPE)
+def _text_config(r: FieldReader) -> TextConfig:
+    r.require(FIXED_TEXT)
+    r.maybe("sparse_attention_config").require(FIXED_SPARSE)
+    r.maybe("rope_parameters").require(FIXED_ROPE)
     layers = r.integer("num_hidden_layers")
     if not 1 <= layers <= MAX_LAYERS:
         raise ModelError(f"{r.name}: num_hidden_layers is {layers}; it must lie in 1..{MAX_LAYERS}.")
@@ -399,8 +286,8 @@ def _text_config(r: _Reader) -> TextConfig:
     )
 
 
-def _vision_config(r: _Reader) -> VisionConfig:
-    r.require(_FIXED_VISION)
+def _vision_config(r: FieldReader) -> VisionConfig:
+    r.require(FIXED_VISION)
     merge = r.maybe("img_token_compression_config")
     rope = r.maybe("rope_parameters")
     return VisionConfig(
