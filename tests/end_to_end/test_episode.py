@@ -17,9 +17,12 @@ import pytest
 
 from pilotfish.agent.events import Answered, EpisodeEnded, Intended, Resulted, Told, read_run
 from pilotfish.agent.loop import Episode
+from pilotfish.agent.player import sampling
 from pilotfish.agent.policy import Decision, Policy, Rule
 from pilotfish.agent.prompt import DEVELOPER, NO_CALL, NOT_EXECUTED
+from pilotfish.agent.settings import load_settings
 from pilotfish.model.protocol import (
+    CallChunk,
     Chunk,
     Clip,
     EndChunk,
@@ -277,6 +280,23 @@ async def test_how_far_a_prompt_is_computed_is_told_and_not_logged(
     (answered,) = (e for e in read_run(tmp_path / "run").events if isinstance(e, Answered))
     assert answered.text == "There is nothing to do."
     assert answered.usage.input_tokens is None, "a script knows nothing of a prompt"
+
+
+async def test_how_sure_the_model_was_is_logged_with_what_it_does(
+    shell_task: Task, open_episode: Open, tmp_path: Path
+) -> None:
+    sure = CallChunk(call("shell", command="echo done > result.txt"), 0.93456)
+    script = [[sure, EndChunk("end", logprobs=(-0.25, -1.5))], [TextChunk("Done.")]]
+    async with open_episode(shell_task, ScriptedModel(script)) as episode:
+        assert (await episode.run()).grade.passed
+    events = read_run(tmp_path / "run").events
+    first, last = (event for event in events if isinstance(event, Answered))
+    (intended,) = (event.call for event in events if isinstance(event, Intended))
+    assert first.calls == [intended]
+    assert intended.confidence == 0.9346
+    assert (first.logprobs, last.logprobs) == ([-0.25, -1.5], None)
+    assert sampling(load_settings({"logprobs": True}), None).logprobs
+    assert not sampling(load_settings({}), None).logprobs, "only where it is asked for"
 
 
 class Broken:
