@@ -108,6 +108,8 @@ def settings_in(config: Path) -> dict[str, str]:
     """The settings in one file by their lower-case names, read as text: no file that it includes, nothing
     obeyed. Empty where there is none that can be read.
     """
+    if not config.is_file():  # git would wait for ever for what somebody writes into a pipe
+        return {}
     with contextlib.suppress(GitError):
         told = git("config", "--file", str(config), "--no-includes", "--null", "--list")
         pairs = (pair.partition("\n") for pair in os.fsdecode(told).split("\0") if pair)

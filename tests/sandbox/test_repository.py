@@ -366,3 +366,13 @@ def test_links_in_the_copy_lead_nothing_out_of_it(tmp_path: Path) -> None:
         ("D", "sub/b.txt"),
     ]
     assert b"secret\n" not in tree.patch(tree.base, taken).replace(os.fsencode(secret), b"")
+
+
+def test_settings_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    repo = make(tmp_path / "repo")
+    (repo / ".git" / "config").unlink()
+    os.mkfifo(repo / ".git" / "config")
+    before = fingerprint(repo)
+    tree, _ = begin(repo, tmp_path / "place")
+    assert (tree.folder / "a.py").read_text() == "one\ntwo\n"
+    assert fingerprint(repo) == before

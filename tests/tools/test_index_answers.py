@@ -223,3 +223,13 @@ def test_answers_can_be_written_as_json(index: Index) -> None:
 
     for answer in (index.find("Cart"), index.references("Cart"), index.search("Cart"), index.map(500)):
         json.dumps(asdict(answer))
+
+
+def test_what_cannot_be_looked_for_is_said(index: Index) -> None:
+    with pytest.raises(IndexingError, match=r"pattern '\\udcff' is not UTF-8"):
+        index.search("\udcff")
+    for ask in (index.find, index.references, index.callers):
+        with pytest.raises(IndexingError, match="the name is empty; give one"):
+            ask(" ")
+        with pytest.raises(IndexingError, match=r"name '\\udcff' is not UTF-8"):
+            ask("\udcff")

@@ -40,6 +40,14 @@ class IndexingError(Exception):
     """The folder cannot be indexed; the message is one sentence for a person or the model."""
 
 
+def require_text(what: str, text: str) -> None:
+    """Raise IndexingError for what is asked for in bytes that are no UTF-8: files are searched as text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise IndexingError(f"the {what} {text[:60]!a} is not UTF-8; give it as text.") from None
+
+
 @dataclass(frozen=True)
 class Entry:
     """A regular file: its path in the folder, bytes, and times of change in nanoseconds."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from pilotfish.tools.index.facts import SHOWN_STATES, name_id, unpack_definitions
-from pilotfish.tools.index.listing import IndexingError
+from pilotfish.tools.index.listing import IndexingError, require_text
 from pilotfish.tools.index.paths import given, read_beneath, shown
 from pilotfish.tools.index.results import Found, Piece, Symbol, Use
 from pilotfish.tools.index.rules import TEXT_BYTES
@@ -22,9 +22,17 @@ _PIECE_CHARACTERS = 200_000
 _IDENTIFIER = re.compile(r"[^\W\d][\w\-]*")
 
 
+def _parts(name: str) -> list[str]:
+    """`Class` and `method` of `Class.method`. Raises IndexingError where there is nothing to look for."""
+    require_text("name", name)
+    if not name.strip():
+        raise IndexingError("the name is empty; give one such as main or Class.method.")
+    return [part for part in _SEPARATORS.split(name.strip()) if part] or [name]
+
+
 def find(store: Store, name: str, limit: int) -> Found:
     """Definitions by exact name and qualification; if there is none, by a part of the name in any case."""
-    parts = [part for part in _SEPARATORS.split(name.strip()) if part] or [name]
+    parts = _parts(name)
     suffix = "." + ".".join(parts)
     found = [
         _symbol(path, one)
@@ -50,7 +58,7 @@ def find(store: Store, name: str, limit: int) -> Found:
 
 def uses(store: Store, root: bytes, name: str, limit: int, *, only_calls: bool) -> Found:
     """Places where the last part of a name is used or called."""
-    last = [part for part in _SEPARATORS.split(name.strip()) if part] or [name]
+    last = _parts(name)
     found: list[tuple[bytes, int, bool]] = []
     for path, places in store.using(name_id(last[-1])):
         lines: dict[int, bool] = {}

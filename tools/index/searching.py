@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from pilotfish.tools.index.listing import IndexingError
+from pilotfish.tools.index.listing import IndexingError, require_text
 from pilotfish.tools.index.paths import shown
 from pilotfish.tools.index.pool import Cancelled, Pool
 from pilotfish.tools.index.results import Found, Hit
@@ -33,6 +33,7 @@ def search(
     """The first `limit` lines that match, by path. Raises IndexingError for a wrong pattern."""
     if not pattern:
         raise IndexingError("the pattern is empty; give a text to look for.")
+    require_text("pattern", pattern)
     if regex:
         try:
             re.compile(pattern)

@@ -95,7 +95,8 @@ class Store:
             self._db = self._opened()
         except (OSError, sqlite3.OperationalError) as error:
             raise IndexingError(
-                f"The index {path} cannot be opened ({error}); name another file for it."
+                f"The index {path} cannot be opened ({error}); move away what is there, "
+                "or set XDG_CACHE_HOME to another folder."
             ) from None
 
     def close(self) -> None:
