@@ -270,5 +270,5 @@ def test_the_cache_is_the_users_and_named_by_the_folder(
     with Index(folder) as one, Index(link) as other:
         assert one.path == other.path == cache_path(os.fsencode(folder.resolve()))
         assert one.path.is_relative_to(tmp_path / "cache" / "pilotfish")
-    with pytest.raises(IndexingError, match="name another file"):
+    with pytest.raises(IndexingError, match="move away what is there, or set XDG_CACHE_HOME"):
         Index(folder, Path("/proc/nothing/i.sqlite"))
