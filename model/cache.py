@@ -67,12 +67,16 @@ class Cache:
     def settle(self, tokens: int) -> None:
         """Reserve pages that are consecutive, moving it where need be; then reading costs no copy.
 
-        It shares no page after a move. Raises ModelError as `reserve` does.
+        It shares no page after a move, and stays where it is when no row of so many pages is free. Raises
+        ModelError as `reserve` does.
         """
         self.reserve(tokens)
         if self.in_one_run:
             return
         pages = self.pool.take(len(self._pages))
+        if pages[-1] - pages[0] >= len(pages):
+            self.pool.release(pages)
+            return
         target, block = pages[0], self.pool.block
         for first, end in self._runs:
             self.pool.copy(first // block, target, (end - first) // block)

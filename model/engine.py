@@ -289,14 +289,17 @@ class Engine:
         self, tokens: Tokens, most: int, request: Request
     ) -> Generator[Need, Tensor | None, TokenSequence | None]:
         """Wait for a sequence with room for a prompt and its answer; None when the answer is cut short."""
-        while request.cut_short() is None:
-            sequence = self.prefixes.pick(tokens, most)
-            if sequence is not None:
-                self.sequence = sequence
-                request.begun_s = time.perf_counter()
-                return sequence
-            yield "wait"
-        return None
+        try:
+            while request.cut_short() is None:
+                sequence = self.prefixes.pick(tokens, most)
+                if sequence is not None:
+                    self.sequence = sequence
+                    request.begun_s = time.perf_counter()
+                    return sequence
+                yield "wait"
+            return None
+        finally:
+            self.prefixes.leave(tokens)
 
     def _read(
         self, sequence: TokenSequence, tokens: Tokens, media: Sequence[Media], request: Request

@@ -32,6 +32,7 @@ class Prefixes:
         self._keep_pages = self.pool.most() // KEPT_SHARE
         self._kept: list[TokenSequence] = []  # idle; the one used last stands last
         self._used: list[TokenSequence] = []
+        self._short: list[Tokens] = []  # prompts that wait for memory, in the order they came
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -40,14 +41,20 @@ class Prefixes:
         """The sequence from which a prompt is computed soonest, with pages for it and `room` tokens more.
 
         It is in use until `put_back`. An idle one is taken over when nothing reusable of it is lost, and
-        forked otherwise. None while waiting is better: sequences in use hold the memory, or one of them
-        is computing what this prompt begins with. Raises ModelError with the numbers when all memory is too
-        little; then every sequence is as it was.
+        forked otherwise. None while waiting is better: sequences in use hold the memory, a prompt that came
+        before waits for memory too, or one in use is computing what this prompt begins with; then ask again
+        with the same `tokens`, or `leave`. Raises ModelError with the numbers when all memory is too little;
+        then every sequence is as it was.
         """
         needed = self.pool.pages_for(len(tokens) + room)
         self.pool.refuse_beyond(len(tokens) + room)
-        if self._used and self.pool.distinct(s.cache for s in self._used) + needed > self.pool.most():
+        before = self._short[: self._short.index(tokens)] if tokens in self._short else self._short
+        in_use = self.pool.distinct(sequence.cache for sequence in self._used)
+        if before or (self._used and in_use + needed > self.pool.most()):
+            if tokens not in self._short:
+                self._short.append(tokens)
             return None
+        self.leave(tokens)
         found = max(
             [*reversed(self._kept), *self._used], key=lambda sequence: sequence.reusable(tokens), default=None
         )
@@ -65,6 +72,11 @@ class Prefixes:
         self._make_room(sequence, len(tokens) + room)
         self._used.append(sequence)
         return sequence
+
+    def leave(self, tokens: Tokens) -> None:
+        """A prompt no longer waits for memory."""
+        if tokens in self._short:
+            self._short.remove(tokens)
 
     def put_back(self, sequence: TokenSequence) -> None:
         """Keep a sequence that was in use as the one used last."""

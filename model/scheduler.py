@@ -54,7 +54,7 @@ class Task(Future[None]):
         """Run it to its next need, or to its end."""
         self._run(lambda: self.steps.send(scores))
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Let what it asked for raise an error."""
         self._run(lambda: self.steps.throw(error))
 
@@ -140,11 +140,12 @@ class Scheduler:
                 self._round()
         except BaseException as error:  # a fault of ours must not leave anyone waiting
             with self._lock:
-                for task in [*self._active, *self._queue]:
-                    task.set_exception(error)
+                lost = [task for task in [*self._active, *self._queue] if not task.done()]
                 self._active.clear()
                 self._queue.clear()
                 self._running = False
+            for task in lost:
+                task.fail(error)
             raise
 
     def _admit(self) -> bool:
@@ -185,6 +186,8 @@ class Scheduler:
             self._go_on(task, own)
 
     def _go_on(self, task: Task, scores: Tensor | None = None) -> None:
+        if task.done():  # while another one computed, which looked after it
+            return
         task.go_on(scores)
         if task.done():
             self._active.remove(task)

@@ -240,6 +240,25 @@ def test_short_memory_scatters_pages_and_then_refuses(model: M3) -> None:
     assert pool.bytes == 8 * page
 
 
+def test_without_a_row_of_free_pages_a_sequence_stays_where_it_is(
+    model: M3, cold: Callable[..., Tensor]
+) -> None:
+    """Its own pages are 0, 2 and 5, another's is 6; 1, 3, 4 and 7 are free, at most two in a row."""
+    pool = pool_for(model, limit_bytes=8 * pool_for(model).page_bytes)
+    sequence, neighbour = (TokenSequence(model, chunk=CHUNK, pool=pool) for _ in range(2))
+    held = pool.take(8)
+    for one, page, ids in ((neighbour, 6, IDS[0][:16]), (sequence, 0, IDS[1][:16])):
+        pool.release([page])
+        extend(one, ids)
+    pool.release([2, 5])
+    extend(sequence, IDS[1][:48])
+    pool.release([held[page] for page in (1, 3, 4, 7)])
+    assert (list(neighbour.cache), list(sequence.cache), pool.held) == ([6], [0, 2, 5], 4)
+    sequence.cache.settle(48)
+    assert torch.equal(neighbour.append(7), cold(tuple(IDS[0][:16]), (7,)))
+    assert torch.equal(sequence.append(7), cold(tuple(IDS[1][:48]), (7,)))
+
+
 def test_what_cannot_fit_is_refused_with_the_numbers(model: M3) -> None:
     pool = pool_for(model)
     tokens = 10 * free_bytes(torch.device("cpu")) // pool.page_bytes * pool.block

@@ -99,6 +99,31 @@ def test_idle_sequences_go_when_memory_is_short(model: M3) -> None:
     assert ask(prefixes, IDS[1][:310]) == 288, "a request that is refused costs nothing"
 
 
+def test_a_large_prompt_that_waits_for_memory_is_not_passed_by(model: M3) -> None:
+    """Small ones that came later wait behind it, until it is there or has gone."""
+    page = Prefixes(model, chunk=CHUNK).pool.page_bytes
+    prefixes = Prefixes(model, chunk=CHUNK, limit_bytes=20 * page)
+    large, *small = (Tokens.lay_out(ids, (), ()) for ids in (IDS[0][:300], *(one[:60] for one in IDS[1:5])))
+    first, second = prefixes.pick(small[0]), prefixes.pick(small[1])
+    assert first is not None
+    assert second is not None
+    assert prefixes.pick(large) is None
+    assert prefixes.pick(small[2]) is None
+    prefixes.put_back(first)
+    assert prefixes.pick(small[2]) is None
+    assert prefixes.pick(large) is None
+    prefixes.put_back(second)
+    assert prefixes.pick(small[2]) is None
+    taken = prefixes.pick(large)
+    assert taken is not None
+    prefixes.put_back(taken)
+    third = prefixes.pick(small[2])
+    assert third is not None
+    assert prefixes.pick(large) is None
+    prefixes.leave(large)
+    assert prefixes.pick(small[3]) is not None
+
+
 async def test_an_engine_keeps_both_of_two_conversations(tiny_folder: Path) -> None:
     engine = Engine(tiny_folder, device="cpu", dtype="float32")
     assert engine.bytes_for(1024) == 2 * 1024 * cache_bytes_per_token(engine.config), "fp32, not bf16"
