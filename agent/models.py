@@ -84,7 +84,7 @@ def _solution(task: Task | None) -> Model:
     from pilotfish.agent.solution import solution_model
 
     if task is None:
-        raise ModelError("An instruction has no reference solution; choose a task file or another --model.")
+        raise ModelError("An instruction has no reference solution; choose another --model.")
     return solution_model(task)
 
 

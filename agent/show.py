@@ -115,7 +115,8 @@ def _lines(event: log.Event) -> list[str]:
             lines += [event.note] if event.note else []
             return [f"net   {shortened(line, WIDTH)}" for line in dict.fromkeys(lines)]
         case log.EpisodeStarted():
-            return [f"task  {event.task}", f"      {shortened(event.instruction, 4 * WIDTH)}"]
+            first = event.instruction.partition("\n\n")[0]
+            return [f"task  {event.task}", f"      {shortened(first, 4 * WIDTH)}"]
         case log.Answered():
             said = [event.text] if event.text.strip() else []
             said += [call_line(call) for call in event.calls]

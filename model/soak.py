@@ -243,8 +243,8 @@ async def soak(
 def main() -> None:
     """Read the command line, ask, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--at-once", type=int, default=AT_ONCE)
+    parser.add_argument("--requests", type=int, default=10_000, help=f"after {WARM_UP} that warm it up")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many are asked at a time")
     parser.add_argument("--model", default="nano", help="nano, or a checkpoint's folder")
     given = parser.parse_args()
     began_s = time.monotonic()

@@ -317,13 +317,27 @@ def check_branch(repository: Repository, branch: str) -> None:
         git("check-ref-format", "--branch", branch)
     except GitError:
         raise SandboxError(f"{branch!r} is no name for a branch; give one such as fix-login.") from None
-    ref = repository.common / "refs" / "heads" / branch
-    packed = repository.common / "packed-refs"
-    taken = os.path.lexists(ref) or (
-        packed.is_file() and f" refs/heads/{branch}\n".encode() in packed.read_bytes()
-    )
-    if taken:
-        raise SandboxError(f"There is a branch {branch!r} already; give another name with --branch.")
+    if (taken := _in_the_way(repository.common, branch)) is not None:
+        beside = "" if taken == branch else f", beside which git keeps no {branch!r}"
+        raise SandboxError(f"There is a branch {taken!r} already{beside}; give another name with --branch.")
+
+
+def _in_the_way(common: Path, branch: str) -> str | None:
+    """A branch because of which there can be no new one of this name: itself, or one that would be its
+    folder, or lie in it.
+    """
+    heads, packed = common / "refs" / "heads", common / "packed-refs"
+    parts = branch.split("/")
+    folders = ["/".join(parts[:count]) for count in range(1, len(parts))]
+    for name in (*folders, branch):
+        if os.path.lexists(heads / name) and not (name in folders and (heads / name).is_dir()):
+            below = (path for path in (heads / name).rglob("*") if not path.is_dir())
+            return str(next(below, heads / name).relative_to(heads))
+    for line in packed.read_bytes().splitlines() if packed.is_file() else ():
+        name = os.fsdecode(line.partition(b" refs/heads/")[2])
+        if name and (name == branch or name in folders or name.startswith(f"{branch}/")):
+            return name
+    return None
 
 
 def _mode(path: bytes) -> int:

@@ -31,6 +31,7 @@ __all__ = [
     "exact_schema",
     "exactly",
     "find_tool",
+    "narrowed",
     "tool_schema",
     "validate",
 ]
@@ -153,6 +154,11 @@ def exact_schema(tool: Tool[Any]) -> dict[str, Any]:
 def exactly(shown: dict[str, Any], **exact: Any) -> WithJsonSchema:
     """A JSON schema the model is shown, and what holds besides."""
     return WithJsonSchema({**shown, _EXACT: exact})
+
+
+def narrowed(**exact: Any) -> ConfigDict:
+    """The `model_config` of arguments that are held to more than the model is shown."""
+    return ConfigDict(json_schema_extra={_EXACT: exact})
 
 
 def _schema(tool: Tool[Any], *, exact: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from pilotfish.sandbox import SandboxError, Shell, ShellResult
-from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult
+from pilotfish.tools.base import ToolArgs, ToolContext, ToolResult, narrowed
 from pilotfish.tools.words import seconds, short
 
 TIMEOUT_S = 60.0
@@ -25,6 +25,8 @@ def _timeout(value: object) -> float:
 
 class ShellArgs(ToolArgs):
     """A command, or something for a program that waits; a time limit in seconds."""
+
+    model_config = narrowed(anyOf=[{"required": [name]} for name in ("command", "input", "key")])
 
     command: str | None = Field(None, description="bash; what it sets stays for the next command")
     input: str | None = Field(None, description="a line for the program that waits")

@@ -234,7 +234,7 @@ async def _health(http: Http) -> Response:
 async def _no_such_path(http: Http, _: Exception) -> Response:
     api = anthropic_api if http.url.path.startswith("/v1/messages") else openai_api
     sentence = f"There is nothing at {http.url.path[:120]}; see docs/model.md for what is served."
-    return _Json(api.error(RequestError(sentence, status=404)), 404)
+    return _Json(api.error(RequestError(sentence, status=404, code="unknown_url")), 404)
 
 
 async def _wrong_method(http: Http, _: Exception) -> Response:

@@ -308,7 +308,7 @@ def error(failed: RequestError) -> dict[str, Any]:
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(failed.status, "server_error" if failed.status >= 500 else "invalid_request_error")
     codes = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
-    code = codes.get(failed.status)
+    code = failed.code or codes.get(failed.status)
     return {"error": {"message": failed.message, "type": kind, "param": failed.param, "code": code}}
 
 

@@ -25,11 +25,15 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 class RequestError(Exception):
-    """A request that cannot be served. message: one sentence. param: the part of the request at fault."""
+    """A request that cannot be served. message: one sentence. param: the part of the request at fault. code:
+    OpenAI's word for it, where its status does not say.
+    """
 
-    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.message, self.status, self.param = message, status, param
+        self.message, self.status, self.param, self.code = message, status, param, code
 
 
 class Body(BaseModel):

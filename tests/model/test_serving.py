@@ -481,7 +481,8 @@ def test_a_call_without_its_result_is_refused(address: str) -> None:
 
 
 def test_other_paths_and_methods(address: str) -> None:
-    assert post(address, "/v1/nothing", {}).status_code == 404
+    nothing = post(address, "/v1/nothing", {})
+    assert (nothing.status_code, nothing.json()["error"]["code"]) == (404, "unknown_url")
     assert httpx2.get(f"{address}/v1/messages", headers={"x-api-key": TOKEN}).status_code == 405
     assert httpx2.get(f"{address}/health").json() == {"status": "ok"}
 

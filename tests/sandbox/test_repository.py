@@ -251,9 +251,18 @@ def test_a_branch_is_made_with_the_work_and_nothing_else_changes(tmp_path: Path)
         ("bad..name", "no name"),
         ("-x", "no name"),
         ("main", "already"),
+        ("main/x", r"There is a branch 'main' already, beside which git keeps no 'main/x'"),
+        ("fix", "There is a branch 'fix/a' already, beside which git keeps no 'fix'"),
+        ("fix/a/b/c", "'fix/a' already"),
     ):
         with pytest.raises(SandboxError, match=said):
             check_branch(found, name)
+    check_branch(found, "fix/b")
+    git(repo, "pack-refs", "--all")
+    for name in ("fix/a", "fix", "fix/a/b", "main/x"):
+        with pytest.raises(SandboxError, match="already"):
+            check_branch(found, name)
+    check_branch(found, "fix/b")
     with pytest.raises(SandboxError):
         tree.bring_to(found, "fix/a")
     assert not list((tmp_path / "run").glob("view-*"))

@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from pilotfish.tools.actions import ACTIONS, ComputerArgs
@@ -15,6 +16,7 @@ from pilotfish.tools.base import (
     validate,
 )
 from pilotfish.tools.computer import ComputerTool
+from pilotfish.tools.shell import ShellTool
 
 
 class Computer:
@@ -197,3 +199,12 @@ def test_points_are_held_to_the_grid_without_the_model_being_told() -> None:
     }
     narrow = exact_schema(ComputerTool())["properties"]["coordinate"]
     assert (narrow["minItems"], narrow["maxItems"], narrow["items"]["maximum"]) == (2, 2, 1000)
+
+
+def test_a_shell_call_without_anything_to_do_is_not_let_through() -> None:
+    assert "anyOf" not in tool_schema(ShellTool())
+    narrow = exact_schema(ShellTool())
+    for nothing in ({}, {"session": "main"}, {"timeout": 3}):
+        assert not Draft202012Validator(narrow).is_valid(nothing)
+    for something in ({"command": "ls"}, {"key": "ctrl-c"}, {"input": "y", "session": "x"}):
+        Draft202012Validator(narrow).validate(something)

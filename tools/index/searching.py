@@ -42,7 +42,7 @@ def search(
     ends = time.monotonic() + seconds
     settings = {"pattern": pattern, "regex": regex, "ignore_case": ignore_case, "limit": limit}
     found: dict[bytes, tuple[list[list[object]], int]] = {}
-    failed: list[bytes] = []
+    failed: dict[bytes, str] = {}
     late = False
 
     def stop() -> bool:
@@ -58,7 +58,7 @@ def search(
             for request, answer in pool.answers(requests, stop) if paths else ():
                 done += 1
                 if isinstance(answer, str):
-                    failed.append(request[1])
+                    failed[request[1]] = answer
                 else:
                     hits, count = json.loads(answer[0])
                     if count:
@@ -67,9 +67,9 @@ def search(
         if not late:
             raise
     notes = []
-    if failed:
-        names = ", ".join(shown(path) for path in sorted(failed))
-        notes.append(f"the pattern took longer than {FILE_SECONDS:g} s in {names}; write it more simply")
+    for why in sorted(set(failed.values())):
+        names = ", ".join(shown(path) for path in sorted(failed) if failed[path] == why)
+        notes.append(f"the search {why} in {names}; write the pattern more simply")
     if late and done < len(paths):
         notes.append(f"stopped after {done} of {len(paths)} files; search more narrowly")
     return _first(found, limit, notes)
