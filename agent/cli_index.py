@@ -39,7 +39,18 @@ Name = Annotated[str, typer.Argument(help="A name, or Class.method.")]
 IndexedPath = Annotated[str, typer.Argument(help="A file, relative to the folder.")]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many results.")]
 About = Annotated[str, typer.Option(help="What the task is: what this mentions comes first.")]
+Counted = Annotated[
+    str, typer.Option(help="The model whose tokens are counted: a name or a checkpoint's folder.")
+]
 _HERE = Path()
+
+
+def _counter(tokenizer: str) -> Callable[[str], int]:
+    from pilotfish.model.folder import find_folder
+    from pilotfish.model.tokenizer import Tokenizer
+
+    counter = Tokenizer.from_folder(find_folder(tokenizer))
+    return lambda text: len(counter.encode(text))
 
 
 def _opened(repo: Path) -> Index:
@@ -101,22 +112,44 @@ def update(repo: Annotated[Path, typer.Argument(help="The folder.")] = _HERE, as
 def repository_map(
     repo: Repo = _HERE,
     tokens: Annotated[int, typer.Option(min=1, help="At most so many tokens.")] = 4096,
-    tokenizer: Annotated[
-        str, typer.Option(help="The model whose tokens are counted: a name or a checkpoint's folder.")
-    ] = "nano",
+    tokenizer: Counted = "nano",
     about: About = "",
     as_json: Json = False,
 ) -> None:
     """Print the definitions that matter most, within a budget of tokens that is never exceeded."""
-    from pilotfish.model.folder import find_folder
-    from pilotfish.model.tokenizer import Tokenizer
-
-    counter = Tokenizer.from_folder(find_folder(tokenizer))
+    count = _counter(tokenizer)
     with _opened(repo) as index:
         files, names = index.mentioned(about) if about else ([], [])
-        found = index.map(tokens, lambda text: len(counter.encode(text)), files, names)
+        found = index.map(tokens, count, files, names)
         last = f"[{found.tokens} tokens, {found.left_out} definitions left out]"
         print_result(asdict(found), as_json, [*found.text.splitlines(), last])
+
+
+@index_app.command("layout")
+def layout(
+    repo: Repo = _HERE,
+    tokens: Annotated[int, typer.Option(min=0, help="At most so many tokens.")] = 32_768,
+    tokenizer: Counted = "nano",
+    as_json: Json = False,
+) -> None:
+    """Print the folder as a model would read it whole: tree, map, then files, the most important first.
+
+    The budget of tokens is never exceeded; the last line says what was left out.
+    """
+    from pilotfish.tools.index.layout import lay_out
+
+    count = _counter(tokenizer)
+    with _opened(repo) as index:
+        laid = lay_out(index, tokens, count)
+        result = {
+            "text": laid.text,
+            "tokens": laid.tokens,
+            "files": list(laid.files),
+            "left_out": laid.left_out,
+            "symbols_left_out": laid.symbols_left_out,
+        }
+        lines = laid.text.removesuffix("\n").split("\n") if laid.text else []
+        print_result(result, as_json, [*lines, f"[{laid.tokens} tokens, {laid.left_out} files left out]"])
 
 
 @index_app.command("rank")

@@ -120,6 +120,11 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "a.py" in _command("rank", "-C", repo).stdout
     found = json.loads(_command("map", "-C", repo, "--tokens", 200, "--about", "two", "--json").stdout)
     assert 0 < found["tokens"] <= 200
+    laid = json.loads(_command("layout", "-C", repo, "--tokens", 300, "--json").stdout)
+    assert (laid["files"], laid["left_out"]) == (["a.py"], 0)
+    assert 0 < laid["tokens"] <= 300
+    nothing = _command("layout", "-C", repo, "--tokens", 0)
+    assert nothing.stdout == "[0 tokens, 1 files left out]\n"
     wrong = _command("outline", "b.py", "-C", repo)
     assert (wrong.returncode, wrong.stdout) == (1, "")
     assert wrong.stderr.startswith("pilotfish: there is no file b.py")

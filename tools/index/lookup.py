@@ -117,6 +117,12 @@ def read(store: Store, root: bytes, path: bytes, first: int, last: int | None, l
     return Piece(shown(path), first, first + len(chosen) - 1, len(lines), "\n".join(chosen), file.encoding)
 
 
+def whole(store: Store, root: bytes, path: bytes) -> str:
+    """The text of a file that the index shows, with `\\n` ends."""
+    _require(store, path)
+    return _text(root, path).lf
+
+
 def mentioned(store: Store, text: str) -> tuple[list[str], list[str]]:
     """Shown paths and defined names that stand in a text."""
     words = sorted(set(_IDENTIFIER.findall(text)))

@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import stat
+from collections import Counter
+from collections.abc import Sequence
 
 _PLAIN = re.compile(r'[^\x00-\x1f\x7f"\\\u0080-\u009f\u2028\u2029\ud800-\udfff]+')
 _ESCAPES = {7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
@@ -43,6 +45,37 @@ def given(text: str) -> bytes:
 def _unescaped(match: re.Match[bytes]) -> bytes:
     code = match[1]
     return bytes([int(code, 8) & 255]) if len(code) == 3 else _FROM_ESCAPE.get(code, code)
+
+
+def tree_of(paths: Sequence[str], depth: int | None = None) -> str:
+    """Paths as `shown` gives them, in their order, as an indented tree. depth: how many levels of folders are
+    opened; those below are named with the number of their files.
+    """
+    split = [_steps(path) for path in paths]
+    closed = Counter(
+        tuple(steps[: depth + 1]) for steps in split if depth is not None and len(steps) > depth + 1
+    )
+    lines: list[str] = []
+    before: list[str] = []
+    for *folders, name in split:
+        same = 0
+        while same < min(len(folders), len(before)) and folders[same] == before[same]:
+            same += 1
+        opened = folders if depth is None else folders[:depth]
+        lines += [f"{'  ' * level}{opened[level]}" for level in range(same, len(opened))]
+        if len(opened) == len(folders):
+            lines.append(f"{'  ' * len(folders)}{name}")
+        elif same <= len(opened):
+            lines.append(
+                f"{'  ' * len(opened)}{folders[len(opened)]} ({closed[(*opened, folders[len(opened)])]})"
+            )
+        before = folders
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _steps(path: str) -> list[str]:
+    """The folders of a path, each with its slash, and the name; a quoted path is one step."""
+    return [path] if path.startswith('"') else [step for step in re.split("(?<=/)", path) if step]
 
 
 def open_beneath(root: bytes, path: bytes, flags: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -16,7 +15,7 @@ from pilotfish.tools.index.facts import SHOWN_STATES
 from pilotfish.tools.index.graph import Graph, Ranks
 from pilotfish.tools.index.listing import IndexingError, list_files, resolved
 from pilotfish.tools.index.mapping import Count, about_four_bytes, repository_map
-from pilotfish.tools.index.paths import given, shown
+from pilotfish.tools.index.paths import given, shown, tree_of
 from pilotfish.tools.index.pool import FILE_SECONDS
 from pilotfish.tools.index.results import Found, IndexedFile, Piece, RankedFile, RepositoryMap
 from pilotfish.tools.index.searching import SEARCH_SECONDS, search
@@ -191,20 +190,15 @@ class Index:
         chosen = [path for path in files if path.startswith(given(within))] if within else files
         return search(self._root, chosen, pattern, regex, ignore_case, limit, seconds, cancelled)
 
-    def tree(self) -> str:
-        """The shown files as an indented tree, a line each, folders first named before what is in them."""
-        lines: list[str] = []
-        before: list[str] = []
-        for one in self.files():
-            parts = [one.path] if one.path.startswith('"') else re.split("(?<=/)", one.path)
-            *folders, name = [part for part in parts if part]
-            same = 0
-            while same < min(len(folders), len(before)) and folders[same] == before[same]:
-                same += 1
-            lines += [f"{'  ' * depth}{folders[depth]}" for depth in range(same, len(folders))]
-            lines.append(f"{'  ' * len(folders)}{name}")
-            before = folders
-        return "".join(f"{line}\n" for line in lines)
+    def text(self, path: str) -> str:
+        """The whole text of an indexed file as it is now, with `\\n` ends."""
+        return self._ask(lambda: lookup.whole(self._store, self._root, given(path)))
+
+    def tree(self, depth: int | None = None) -> str:
+        """The shown files as an indented tree, a line each, folders first named before what is in them.
+        depth: how many levels of folders are opened; those below are named with the number of their files.
+        """
+        return tree_of([one.path for one in self.files()], depth)
 
     def _ranked(self, files: Iterable[str], names: Iterable[str]) -> tuple[Graph, Ranks]:
         generation = self._ask(lambda: self._store.meta("generation")) or ""
