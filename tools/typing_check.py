@@ -133,6 +133,10 @@ text.addEventListener("input", () => {
 })</script>"""
 
 
+PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Waits in a page until it has been painted; one that never was drops input."""
+
+
 class Page:
     """A text area in Chromium, where the Tab key puts a tab. Each line is put aside when it is complete, as
     Chromium lays the whole text out again at each key.
@@ -149,10 +153,7 @@ class Page:
     async def open(self, desk: Desk) -> None:
         desk.box.files.write_text("page.html", _PAGE)
         self._page = await desk.box.browser.open("page.html")
-        # A page that was never painted drops input.
-        await self._page.evaluate(
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )
+        await self._page.evaluate(PAINTED)
         await desk.act("left_click", coordinate=[500, 500])
 
     async def read(self, desk: Desk) -> str:

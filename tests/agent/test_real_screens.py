@@ -14,6 +14,7 @@ from pilotfish.agent.recorder import CaptureError, Observed, Recorder
 from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.base import Screen, ToolContext
 from pilotfish.tools.computer import ComputerTool
+from pilotfish.tools.typing_check import PAINTED
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 
@@ -21,7 +22,6 @@ WIDTH, HEIGHT = 640, 480
 WHOLE = Rect(0, 0, WIDTH, HEIGHT)
 BUTTON = """<!doctype html><body style="margin:0"><button style="width:100vw;height:100vh;transition:{0}"
 onclick="this.style.background = '#0f0'; this.textContent = 'pressed'">press</button>"""
-PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

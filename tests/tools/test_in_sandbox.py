@@ -11,6 +11,7 @@ from pilotfish.tools.base import Screen, ToolContext, find_tool, validate
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.edit import EditTool
 from pilotfish.tools.shell import ShellTool
+from pilotfish.tools.typing_check import PAINTED
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(90)]
 
@@ -64,6 +65,7 @@ async def test_a_page_gets_clicks_keys_and_text(call):
     page = await call.box.browser.open(
         "data:text/html,<body style='margin:0'><input autofocus style='position:fixed;inset:0;width:400px'>"
     )
+    await page.evaluate(PAINTED)
     assert (await call("computer", action="left_click", coordinate=[100, 400])) == "ok"
     await call("computer", action="type", text="größer 😀")
     await call("computer", action="key", text="Home")
@@ -90,8 +92,7 @@ async def test_a_page_gets_every_text_exactly(call):
     text = 'Spaß & a<b>c\n\t测试中文 😀 _"@ на 漢字仮名交じり文の長い例文\n' + "The quick brown fox.\n" * 50
     await call("edit", command="create", path="page.html", new_text=PAGE)
     page = await call.box.browser.open("page.html")
-    # A page that was never painted drops input; the agent waits for a quiet screen before it acts.
-    await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    await page.evaluate(PAINTED)
     await call("computer", action="left_click", coordinate=[50, 50])
     await call("computer", action="type", text=text)
     units = len(text.encode("utf-16-le")) // 2

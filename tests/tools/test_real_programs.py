@@ -12,6 +12,7 @@ from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.base import Screen, ToolContext
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.grid import pixel_to_grid
+from pilotfish.tools.typing_check import PAINTED
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -21,7 +22,6 @@ const seen = []
 for (const kind of ["mousedown", "mouseup", "keydown", "keyup"])
     addEventListener(kind, at => seen.push([kind, at.key || at.button, at.clientX, at.clientY]))
 </script>"""
-PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 class Desk:

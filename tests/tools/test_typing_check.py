@@ -7,7 +7,16 @@ import pytest
 
 from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tools.random_text import KINDS, random_strings
-from pilotfish.tools.typing_check import STRINGS, Desk, Editor, Page, Terminal, type_into, wrong_strings
+from pilotfish.tools.typing_check import (
+    PAINTED,
+    STRINGS,
+    Desk,
+    Editor,
+    Page,
+    Terminal,
+    type_into,
+    wrong_strings,
+)
 
 pytestmark = pytest.mark.timeout(170)
 
@@ -46,7 +55,9 @@ async def test_chromium_itself_misplaces_what_follows_a_marked_flag():
     assert not Page().keeps(marked)
     assert Page().keeps("\U0001f1f3\U0001f1f5x")
     async with Sandbox.open(SandboxSpec(width=320, height=240)) as box:
-        page = await box.browser.open("data:text/html,<textarea autofocus></textarea>")
+        page = await box.browser.open("data:text/html,<textarea></textarea>")
+        await page.evaluate(PAINTED)
+        await page.page.focus("textarea")
         for char in marked:
             await page.page.keyboard.insert_text(char)
         held = await page.evaluate("document.querySelector('textarea').value")
