@@ -13,7 +13,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.batch import MOST_KEYS, Batch
 
 CHANGING = ["tokens", "available", "per_group", "stride", "sequences", "pages_per_sequence", "first_row"]
 """Bounds that change from call to call. Kernels are not compiled anew for handsome ones among them."""
@@ -39,6 +39,9 @@ def batch_arguments(batch: Batch, first_row: int = 0) -> dict[str, Any]:
         "PACKED": starts is not None,
         "VISIBLE": visible is not None,
     }
+
+
+LONGEST = tl.constexpr(MOST_KEYS)
 
 
 @triton.jit
@@ -76,7 +79,7 @@ def visible_of(
     known = sequence < sequences
     # Where there is one sequence, its length need not wait for the search.
     s = row * 0 if SEARCH == 1 else tl.where(known, sequence, 0)
-    keys = tl.load(key_lengths + s)
+    keys = tl.minimum(tl.maximum(tl.load(key_lengths + s), 0), LONGEST)
     if VISIBLE:
         seen = tl.minimum(tl.load(visible + row, mask=known, other=0), keys)
     else:

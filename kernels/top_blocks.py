@@ -63,7 +63,7 @@ def _write_ascending(out, id_K, SLOTS: tl.constexpr):
 @triton.jit
 def _top_blocks(
     ranks, lane_ranks, ids, query_starts, key_lengths, key_starts, visible,
-    first, sequences, max_keys, keys, span, ranks_stride, lanes_stride,
+    first, sequences, max_queries, max_keys, keys, span, ranks_stride, lanes_stride,
     G: tl.constexpr, BLOCK: tl.constexpr, K: tl.constexpr, LOCAL: tl.constexpr, INIT: tl.constexpr,
     SLOTS: tl.constexpr, LANES: tl.constexpr, SPAN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -84,6 +84,9 @@ def _top_blocks(
             seen = length - (tl.load(query_starts + 1 + s) - 1 - token)
         else:
             seen = tl.load(visible + token)
+        # Of rows that no sequence claims nothing was ranked.
+        begin = tl.load(query_starts + s)
+        seen = tl.where((token >= begin) & (token - begin < max_queries), seen, 0)
         blocks = tl.cdiv(tl.minimum(tl.maximum(seen, 0), length), BLOCK)
     if EARLY:
         tl.extra.cuda.gdc_wait()
@@ -132,7 +135,8 @@ def launch_top_blocks(
     _top_blocks[(tokens * G,)](
         ranks.blocks_RC, ranks.best_RL, ids_TGK,
         batch.query_starts, batch.key_lengths, batch.key_starts, batch.visible,
-        first, batch.sequences, batch.max_keys, 2**31 - 1 if keys is None else keys, ranks.span,
+        first, batch.sequences, batch.max_queries, batch.max_keys,
+        2**31 - 1 if keys is None else keys, ranks.span,
         ranks.blocks_RC.stride(0), ranks.best_RL.stride(0),
         G=G, BLOCK=block, K=K, LOCAL=local, INIT=init, SLOTS=power_of_2(K),
         LANES=power_of_2(lanes), SPAN=power_of_2(ranks.span), EARLY=early,

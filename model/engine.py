@@ -52,7 +52,7 @@ from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
 DTypeName = Literal["auto", "bfloat16", "float32"]
 Reason = Literal["end", "length", "time", "stop"]
 
-CPU_CHUNK, GPU_CHUNK = 256, 2048
+CPU_CHUNK, GPU_CHUNK = 256, 8192
 AT_ONCE = WIDTH
 """Answers computed at once; others wait. One decoding pass is enough for them."""
 
@@ -327,6 +327,8 @@ class Engine:
             except StopIteration as end:
                 scores: Tensor | None = end.value
                 if scores is not None:
+                    if scores.is_cuda:  # a GPU computes behind what asks it, and its time counts here
+                        torch.cuda.synchronize(scores.device)
                     request.tell(ProgressChunk(len(tokens), len(tokens)))
                 return scores
             finally:

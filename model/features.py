@@ -35,6 +35,8 @@ class Features:
         device = self.model.language_model.lm_head.weight.device
         # A copy: torch aligns its memory, numpy does not, and the last bits of a product may depend on it.
         features = self.model.encode_media(torch.from_numpy(patches).to(device, copy=True), grids)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         self._kept[content] = features
         while len(self._kept) > 1 and self.bytes > self.limit_bytes:
             self._kept.popitem(last=False)

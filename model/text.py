@@ -14,7 +14,7 @@ Shape legend: B batch, T new tokens, N all tokens, H query heads, G KV groups, D
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from pilotfish.kernels import reference as msa
 from pilotfish.kernels.batch import Batch
+from pilotfish.kernels.card import card_of
 from pilotfish.kernels.layer import full_attention, selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
@@ -206,7 +207,8 @@ class Expert(nn.Module):
 class MoE(nn.Module):
     """Routed experts plus one shared expert.
 
-    Prefill runs the chosen experts on their tokens alone. Decoding runs those that any sequence chose on all
+    Prefill runs the chosen experts on their tokens alone, on a GPU in grouped products, for which nothing is
+    asked back from the device. Decoding runs those that any sequence chose on all
     rows, so that no product's height depends on what the others chose; under a CUDA graph, where nothing may
     depend on the choice, each row gathers its experts' weights. Training runs every expert on every token in
     one batched product: at the sizes trained here that is faster than gathering.
@@ -220,7 +222,7 @@ class MoE(nn.Module):
         self.experts = nn.ModuleList(Expert(config) for _ in range(config.num_local_experts))
         self.shared_experts = MLP(config, config.shared_intermediate_size)
         self.load: Tensor | None = None  # training: share of the choices each expert got in the last pass
-        self._stacks: tuple[Tensor, ...] = ()
+        self._stacks: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_BTE: Tensor, rows: Rows | PagedRows | None = None) -> Tensor:
         """rows: whose tokens they are when decoding."""
@@ -229,7 +231,8 @@ class MoE(nn.Module):
         if self.training:
             routed = self._all_experts(x, weights, chosen)
         elif rows is None:
-            routed = self._chosen_experts(x, weights, chosen)
+            run = self._grouped_experts if self._takes_groups(x) else self._chosen_experts
+            routed = run(x, weights, chosen)
         elif isinstance(rows, Rows):
             routed = self._experts_of_rows(x, weights, chosen[: rows.live])
         else:
@@ -265,26 +268,49 @@ class MoE(nn.Module):
             out.index_add_(0, token, (rows[token] * weights[token, slot, None]).to(x.dtype))
         return out
 
-    def _gathered_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def _takes_groups(self, x: Tensor) -> bool:
+        """Whether torch has a kernel for the grouped products: bf16 in rows of whole 16 bytes."""
         c = self.config
-        w1, w2, w3 = (stack[chosen.flatten()] for stack in self._stacked())
+        aligned = c.hidden_size % 8 == 0 and c.intermediate_size % 8 == 0
+        return x.is_cuda and x.dtype == torch.bfloat16 and aligned and card_of(x.device).capability >= (8, 0)
+
+    def _grouped_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Each expert on the tokens that chose it, which lie side by side."""
+        gate_up, down = self._stacked()
+        picks = chosen.flatten()
+        order = picks.argsort(stable=True)
+        experts = torch.arange(gate_up.shape[0], device=x.device)
+        ends = torch.searchsorted(picks[order], experts, right=True).to(torch.int32)
+        hidden = F.grouped_mm(x[order // chosen.shape[1]], gate_up.transpose(1, 2), offs=ends)
+        each = F.grouped_mm(self._swiglu(hidden), down.transpose(1, 2), offs=ends)
+        back = torch.empty_like(each).index_copy_(0, order, each)
+        return (back.unflatten(0, chosen.shape) * weights[..., None]).sum(1).to(x.dtype)
+
+    def _gathered_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        gate_up, down = (stack[chosen.flatten()] for stack in self._stacked())
         each = x.repeat_interleave(chosen.shape[1], dim=0)[..., None]
-        hidden = swiglu(w1 @ each, w3 @ each, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
-        out = (w2 @ hidden)[..., 0].unflatten(0, chosen.shape)
+        hidden = self._swiglu((gate_up @ each)[..., 0])
+        out = (down @ hidden[..., None])[..., 0].unflatten(0, chosen.shape)
         return (out * weights[..., None]).sum(1).to(x.dtype)
 
-    def _stacked(self) -> tuple[Tensor, ...]:
-        """w1, w2 and w3 of all experts, each [experts, ...]; the experts' own become views of them."""
-        names = ("w1", "w2", "w3")
-        first = [getattr(self.experts[0], name).weight.data_ptr() for name in names]
-        if [stack.data_ptr() for stack in self._stacks] != first:
-            self._stacks = tuple(
-                torch.stack([getattr(expert, name).weight.detach() for expert in self.experts])
-                for name in names
-            )
-            for name, stack in zip(names, self._stacks, strict=True):
-                for expert, own in zip(self.experts, stack, strict=True):
-                    getattr(expert, name).weight.data = own
+    def _swiglu(self, gate_up: Tensor) -> Tensor:
+        c = self.config
+        gate, up = gate_up.chunk(2, dim=-1)
+        return swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
+
+    def _stacked(self) -> tuple[Tensor, Tensor]:
+        """w1 and w3 in a row, and w2, of all experts, each [experts, ...]; the experts' own become views."""
+        experts = cast("list[Expert]", list(self.experts))
+        first = experts[0]
+        own = [x.weight.data_ptr() for x in (first.w1, first.w3, first.w2)]
+        if self._stacks is None or own != [
+            x.data_ptr() for x in (*self._stacks[0][0].chunk(2), self._stacks[1][0])
+        ]:
+            gate_up = torch.stack([torch.cat((e.w1.weight.detach(), e.w3.weight.detach())) for e in experts])
+            self._stacks = gate_up, torch.stack([e.w2.weight.detach() for e in experts])
+            for expert, w13, w2 in zip(experts, *self._stacks, strict=True):
+                expert.w1.weight.data, expert.w3.weight.data = w13.chunk(2)
+                expert.w2.weight.data = w2
         return self._stacks
 
     def _all_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:

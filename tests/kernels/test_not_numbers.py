@@ -65,8 +65,12 @@ def _attend(x: Layer, walk: str) -> tuple[Tensor, Tensor]:
     return sparse_attention(*arguments, block=BLOCK, scale=0.1, tiles=WALKS[walk])
 
 
-def _same(ours: Tensor, plain: Tensor) -> None:
-    assert torch.equal(ours, plain)
+def _same(ours: Tensor, plain: Tensor, *, exact: bool = True) -> None:
+    """exact: False for the twins' gradients, which torch adds up on a GPU in any order."""
+    if exact:
+        assert torch.equal(ours, plain)
+    else:
+        torch.testing.assert_close(ours, plain)
     assert ours.isfinite().all()
 
 
@@ -122,11 +126,11 @@ def test_gradients_of_other_rows_and_of_blocks_that_those_read(layer: Layer, ker
     plain_dq, *plain = gradients(layer)
     for name in "qkv":
         dq, *ours = gradients(layer.spoilt(name, math.nan))
-        _same(dq[3:], plain_dq[3:])
-        _same(dq[:, H // G :], plain_dq[:, H // G :])
+        _same(dq[3:], plain_dq[3:], exact=kernels)
+        _same(dq[:, H // G :], plain_dq[:, H // G :], exact=kernels)
         for by_keys, wanted in zip(ours, plain, strict=True):
-            _same(by_keys[64:], wanted[64:])
-            _same(by_keys[:, 1], wanted[:, 1])
+            _same(by_keys[64:], wanted[64:], exact=kernels)
+            _same(by_keys[:, 1], wanted[:, 1], exact=kernels)
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -144,7 +148,7 @@ def test_gradients_of_the_index_branch(layer: Layer, kernels: bool) -> None:
     plain = gradients(layer)
     for name in ("k", "qi", "ki"):
         for ours, wanted in zip(gradients(layer.spoilt(name, math.nan)), plain, strict=True):
-            _same(ours, wanted)
+            _same(ours, wanted, exact=kernels)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

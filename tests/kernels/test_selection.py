@@ -177,6 +177,21 @@ def test_lanes_of_many_good_blocks_and_of_few(device: torch.device, high: int, i
     assert torch.equal(ids_TGK, plain.select_blocks(qi, ki, batch, **settings))
 
 
+def test_rows_that_no_sequence_claims_choose_nothing(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In front of the first, behind the last, and past `max_queries`; ranks of another call lie in memory."""
+    monkeypatch.setattr(Batch, "_check_values", lambda *_: None)  # on a GPU nothing reads them
+    qi, ki = _random(11, 2, 64, device=device), _random(600, 64, device=device)
+    batch = Batch.packed([3, 5], [200, 400], device)
+    select_blocks(qi[:8], ki, batch, block=32, topk=4)
+    starts = torch.tensor([2, 5, 10], dtype=torch.int32, device=device)
+    lying = dataclasses.replace(batch, query_starts=starts, max_queries=4)
+    ids_TGK = select_blocks(qi, ki, lying, block=32, topk=4)
+    assert (ids_TGK[[0, 1, 9, 10]] == -1).all()
+    assert (ids_TGK[2:9, :, 0] >= 0).all()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, of the interpreter
 def test_scores_that_are_no_numbers(device: torch.device) -> None:
     """NaN ranks as -1e30, infinity below a forced block; every visible block is kept while there is room."""

@@ -6,6 +6,7 @@ once the kernels themselves, in Triton's interpreter.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,6 +126,24 @@ def test_stacked_experts_are_the_experts(tiny_model: Callable[..., M3]) -> None:
         assert (rows[0] - twin.append(7)).abs().max() < 1e-4
         if not change:
             assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_grouped_experts_compute_what_chosen_ones_do(nano: M3, device: str) -> None:
+    """An expert that nobody chose, and one that everybody did, among them."""
+    moe = copy.deepcopy(nano.language_model.model.layers[3].block_sparse_moe).to(device, torch.bfloat16)
+    moe.e_score_correction_bias[2], moe.e_score_correction_bias[5] = -10.0, 10.0
+    moe.requires_grad_(False)
+    x = torch.randn(300, nano.config.text.hidden_size, device=device).bfloat16()
+    weights, chosen = moe._route(x)
+    assert (chosen == 5).any(1).all()
+    assert not (chosen == 2).any()
+    grouped = moe._grouped_experts(x, weights, chosen)
+    plain = moe._chosen_experts(x, weights, chosen)
+    torch.testing.assert_close(
+        grouped.float(), plain.float(), rtol=2e-2, atol=2e-2 * plain.abs().max().item()
+    )
+    assert torch.equal(grouped, moe._grouped_experts(x, weights, chosen))
 
 
 def test_a_cpu_decodes_sequence_by_sequence(nano: M3) -> None:
