@@ -31,6 +31,8 @@ INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 NAN_SCORE = tl.constexpr(-1e30)
 MAX_SCORE = tl.constexpr((2 - 2**-23) * 2.0**127)
 NO_RANK = tl.constexpr(-(2**31))
+CHANGING = ["first", "tokens", "span", "max_keys", "keys", "page_count", "pages_stride", "lanes_stride"]
+"""Numbers that change while a prompt is read. Kernels are not compiled anew for handsome ones among them."""
 NARROW = tl.constexpr(16)  # width of a step of float32, which has no matrix instruction of full precision
 
 
@@ -210,7 +212,7 @@ def _keep_step(
     return held_R8, best_R
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def _block_ranks(
     q, k, ranks, lane_ranks, query_starts, key_lengths, pages, key_starts, visible,
     first, tokens, span, max_keys, keys, page_count,

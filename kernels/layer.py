@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pilotfish.kernels import cpu, ops, reference
+from pilotfish.kernels import cpu, full, ops, reference
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import card_of
 from pilotfish.kernels.checks import (
@@ -33,6 +33,8 @@ TILED_FROM = 4
 
 def full_attention(q_BHTD: Tensor, k_BGND: Tensor, v_BGND: Tensor, scale: float) -> Tensor:
     """Attention [B, H, T, D] of each sequence's T newest tokens to every key that they see."""
+    if full.takes(q_BHTD, k_BGND):
+        return full.attend_to_long_prefix(q_BHTD, k_BGND, v_BGND, scale)
     start = k_BGND.shape[2] - q_BHTD.shape[2]
     attend = cpu.dense_attention if cpu.is_fast(q_BHTD, k_BGND, v_BGND) else reference.dense_attention
     return attend(q_BHTD, k_BGND, v_BGND, start, scale)

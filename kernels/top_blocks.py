@@ -23,6 +23,8 @@ from pilotfish.kernels.block_ranks import INTERPRET, NO_RANK, Ranks, sequence_ke
 from pilotfish.kernels.sizes import ceil_div, power_of_2
 
 NO_BLOCK = tl.constexpr(2**31 - 1)
+CHANGING = ["first", "sequences", "max_queries", "max_keys", "keys", "span", "lanes_stride"]
+"""Numbers that change while a prompt is read. Kernels are not compiled anew for handsome ones among them."""
 
 
 @triton.jit
@@ -60,7 +62,7 @@ def _write_ascending(out, id_K, SLOTS: tl.constexpr):
     return tl.sum((id_K != NO_BLOCK).to(tl.int32), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=CHANGING)
 def _top_blocks(
     ranks, lane_ranks, ids, query_starts, key_lengths, key_starts, visible,
     first, sequences, max_queries, max_keys, keys, span, ranks_stride, lanes_stride,

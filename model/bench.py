@@ -5,8 +5,9 @@ an agent (a clip of four frames of 1280x800 from its patches on, and some words,
 cache), and single tokens of an answer. First both read the same prompt in fp32, and what they find is
 compared. Each measurement is a process of its own: memory is the most that it ever held, its libraries
 included (on a GPU, what torch allocated there). Times are medians of up to five runs within 15 seconds, at
-least one. --long adds prompts of which transformers would mask squares of tens of gigabytes, read by this
-project alone; they take minutes, and Ctrl-C keeps what was measured.
+least one; on a GPU after one that compiles the kernels. --long adds prompts of which transformers would mask
+squares of tens of gigabytes, read by this project alone: on a GPU a million tokens, a step and an answer
+behind them, and loading them from a file. They take minutes, and Ctrl-C keeps what was measured.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from pilotfish.model.folder import find_folder
 from pilotfish.model.protocol import ModelError
 
 PROMPTS = (2048, 8192, 16_384)
-LONG_PROMPTS = (32_768, 131_072)
+LONG_PROMPTS, LONG_PEAK_BYTES = (32_768, 131_072), 4 * 10**9
+"""On a CPU, where transformers' dense masks do not fit; and what a process may hold at most."""
+MILLION, MILLION_S, MILLION_STEP_S, LOADED_BY = 1_048_576, 10.0, 0.3, 10.0
+"""On a GPU: tokens, seconds that reading them and a step behind them may take, how much faster loading is."""
 STEP_AFTER = 8192
 DECODE_AFTER = (2048, 8192)
 DECODED = 32
@@ -53,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--model", default="nano", help=f"nano, {RANDOM} (42 M random parameters) or a checkpoint's folder"
     )
     parser.add_argument("--only", default=",".join(JOBS), help=f"jobs, by comma: {', '.join(JOBS)}")
-    parser.add_argument("--long", action="store_true", help="also prompts of 32,768 and 131,072 tokens")
+    parser.add_argument(
+        "--long", action="store_true", help="also prompts of 32,768 and 131,072 tokens, on a GPU of 1,048,576"
+    )
     parser.add_argument("--alone", action="store_true", help="do not run transformers")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side, default 2")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -114,7 +120,7 @@ def _run(asked: Spec, jobs: list[str], options: argparse.Namespace) -> int:
             report["agreement"] = agreement(asked)
             show(words_of(report["agreement"]))
         show(columns())
-        for row in rows(asked, jobs, alone=options.alone, long=options.long):
+        for row in rows(asked, jobs, alone=options.alone, long=options.long, on_gpu=machine["gpu"]):
             report["rows"].append(row.as_json())
             show(line(row))
         report["complete"] = True
@@ -128,7 +134,7 @@ def _run(asked: Spec, jobs: list[str], options: argparse.Namespace) -> int:
     return 130 if stopped else 0
 
 
-def rows(asked: Spec, jobs: list[str], *, alone: bool, long: bool) -> Iterator[Row]:
+def rows(asked: Spec, jobs: list[str], *, alone: bool, long: bool, on_gpu: bool = False) -> Iterator[Row]:
     """The table, in order."""
     specs = {
         "prefill": [dataclasses.replace(asked, job="prefill", tokens=n) for n in PROMPTS],
@@ -138,9 +144,26 @@ def rows(asked: Spec, jobs: list[str], *, alone: bool, long: bool) -> Iterator[R
     for job in JOBS:
         for spec in specs[job] if job in jobs else ():
             yield _row(spec, alone)
-    for tokens in LONG_PROMPTS if long else ():
+    if long:
+        yield from _million(asked) if on_gpu else _long_prompts(asked)
+
+
+def _long_prompts(asked: Spec) -> Iterator[Row]:
+    for tokens in LONG_PROMPTS:
         spec = dataclasses.replace(asked, job="prefill", tokens=tokens, seconds=0.0)
-        yield dataclasses.replace(_row(spec, alone=True), is_long=True)
+        yield dataclasses.replace(_row(spec, alone=True), most_bytes=LONG_PEAK_BYTES)
+
+
+def _million(asked: Spec) -> Iterator[Row]:
+    prefill = _row(dataclasses.replace(asked, job="prefill", tokens=MILLION), alone=True)
+    yield dataclasses.replace(prefill, most_s=MILLION_S)
+    behind = dataclasses.replace(asked, before=MILLION)
+    yield dataclasses.replace(
+        _row(dataclasses.replace(behind, job="step"), alone=True), most_s=MILLION_STEP_S
+    )
+    yield _row(dataclasses.replace(behind, job="decode", tokens=DECODED), alone=True)
+    load = _row(dataclasses.replace(behind, job="load"), alone=True)
+    yield dataclasses.replace(load, before=0, most_s=prefill.ours.seconds / LOADED_BY)
 
 
 def _row(spec: Spec, alone: bool) -> Row:
