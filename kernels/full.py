@@ -31,7 +31,7 @@ CHUNK = 4096
 def takes(q_BHTD: Tensor, k_BGND: Tensor) -> bool:
     """Whether `attend_to_long_prefix` takes these and pays."""
     B, _, T, D = q_BHTD.shape
-    return (
+    if not (
         q_BHTD.is_cuda
         and q_BHTD.dtype in (torch.bfloat16, torch.float16)
         and B == 1
@@ -39,8 +39,11 @@ def takes(q_BHTD: Tensor, k_BGND: Tensor) -> bool:
         and T % CHUNK == 0
         and k_BGND.shape[2] - T >= PIECE
         and card_of(q_BHTD.device).capability[0] == 9
-        and torch.backends.cudnn.is_available()
-    )
+    ):
+        return False
+    rows = q_BHTD.reshape(1, k_BGND.shape[1], -1, D)
+    asked = torch.backends.cuda.SDPAParams(rows, k_BGND, k_BGND, None, 0.0, False, False)
+    return torch.backends.cuda.can_use_cudnn_attention(asked)
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Attended:
