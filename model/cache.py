@@ -136,34 +136,7 @@ class Cache:
         block = self.pool.block
         return self._pages[token // block] * block + token % block
 
-    def tensors(self, length: int) -> dict[str, Tensor]:
-        """What it holds of the first `length` tokens: [1, G, N, D] or [1, N, Di] by the pool's names."""
-        return {name: self._read(buffer, length) for name, buffer in self.pool.buffers.items()}
-
-    def fill(self, tensors: dict[str, Tensor]) -> None:
-        """Append what `tensors` of a cache gave."""
-        assert tensors.keys() == self.pool.buffers.keys()
-        (added,) = {x.shape[-2] for x in tensors.values()}
-        self.reserve(self.length + added)
-        for name, new in tensors.items():
-            self._append(name, new)
-        self.advance(added)
-
-    def _append(self, name: str, new: Tensor) -> Tensor:
-        buffer, at, end = self.pool.buffers[name], 0, self.length + new.shape[-2]
-        assert end <= self.capacity, "room is reserved before a pass"
-        for first, last in self._rows(self.length, end):
-            buffer.narrow(-2, first, last - first).copy_(new.narrow(-2, at, last - first))
-            at += last - first
-        return self._read(buffer, end)
-
-    def _read(self, buffer: Tensor, tokens: int) -> Tensor:
-        parts = [buffer.narrow(-2, first, end - first) for first, end in self._rows(0, tokens)]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, dim=-2) if parts else buffer.narrow(-2, 0, 0)
-
-    def _rows(self, start: int, end: int) -> list[tuple[int, int]]:
+    def rows(self, start: int, end: int) -> list[tuple[int, int]]:
         """The rows of the buffers that hold the tokens [start, end)."""
         rows, token = [], 0
         for first, last in self._runs:
@@ -172,6 +145,24 @@ class Cache:
                 rows.append((first + low - token, first + high - token))
             token += last - first
         return rows
+
+    def tensors(self, length: int) -> dict[str, Tensor]:
+        """What it holds of the first `length` tokens: [1, G, N, D] or [1, N, Di] by the pool's names."""
+        return {name: self._read(buffer, length) for name, buffer in self.pool.buffers.items()}
+
+    def _append(self, name: str, new: Tensor) -> Tensor:
+        buffer, at, end = self.pool.buffers[name], 0, self.length + new.shape[-2]
+        assert end <= self.capacity, "room is reserved before a pass"
+        for first, last in self.rows(self.length, end):
+            buffer.narrow(-2, first, last - first).copy_(new.narrow(-2, at, last - first))
+            at += last - first
+        return self._read(buffer, end)
+
+    def _read(self, buffer: Tensor, tokens: int) -> Tensor:
+        parts = [buffer.narrow(-2, first, end - first) for first, end in self.rows(0, tokens)]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, dim=-2) if parts else buffer.narrow(-2, 0, 0)
 
     def _order(self) -> None:
         """Find the runs anew, after the pages changed."""

@@ -145,7 +145,8 @@ class Engine:
         """Read what an engine alike saved, so that prompts which begin so need not compute it.
 
         Returns its tokens. Raises ModelError when the file is missing, damaged, or not this engine's: made by
-        other weights, another tokenizer, or on another device; nothing is lost then.
+        other weights, another tokenizer, or on another device. Nothing is lost then, but that idle
+        conversations made room for a file that was damaged behind its header.
         """
         return await self._work(lambda: self.prefixes.load(path, self._key))
 

@@ -94,12 +94,17 @@ class Prefixes:
         return saved.save(self._kept[-1] if self._kept else self.new(), path, key)
 
     def load(self, path: Path | str, key: dict[str, str]) -> int:
-        """Keep a sequence from a file as the one used last; returns its tokens. See `saved.load`."""
+        """Keep a sequence from a file as the one used last; returns its tokens. See `saved.load`.
+
+        Idle sequences are let go for it once its header fits.
+        """
         sequence = self.new()
-        found = saved.load(path, sequence, key)
-        self.pool.refuse_beyond(len(found.tokens))
-        self._make_room(sequence, len(found.tokens))
-        sequence.fill(found.tokens, found.tensors)
+
+        def make_room(tokens: int) -> None:
+            self.pool.refuse_beyond(tokens)
+            self._make_room(sequence, tokens)
+
+        saved.load(path, sequence, key, make_room)
         self._kept.append(sequence)
         return sequence.length
 

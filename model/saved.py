@@ -3,36 +3,37 @@
 A file is safetensors: the tensors of the cache, the token ids and which of them are placeholders; its
 metadata has the pictures' hashes and says what the scores depend on. It fits only where all of that is the
 same, because a prompt must give the same scores whether its prefix was loaded, cached or computed.
+
+The numbers go between the file and the pages themselves, a few MiB at a time, so that neither way takes
+memory. The sums of these pieces are in the header, which is written last.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from pilotfish.model import transfer
+from pilotfish.model.cache import Cache
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.sequence import Span, Tokens, TokenSequence
 from pilotfish.model.tokenizer import Tokenizer
+from pilotfish.model.transfer import Piece
 
-FORMAT = "pilotfish sequence 1"
-
-
-@dataclass(frozen=True, eq=False)
-class Saved:
-    """What a file gave: the tokens, and the tensors of their cache by the names of the pool's buffers."""
-
-    tokens: Tokens
-    tensors: dict[str, Tensor]
+FORMAT = "pilotfish sequence 2"
+_MAX_HEADER = 100_000_000  # bytes; safetensors' own limit
+_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 def key_of(model: M3, tokenizer: Tokenizer) -> dict[str, str]:
@@ -50,7 +51,7 @@ def save(sequence: TokenSequence, path: Path | str, key: dict[str, str]) -> int:
     key: of `key_of`. A file that was there is replaced when the new one is complete. Raises ModelError with
     one sentence when there is no whole chunk, or the file cannot be written.
     """
-    path, whole = Path(path), sequence.whole
+    path, whole, cache = Path(path), sequence.whole, sequence.cache
     if not whole:
         raise ModelError(
             f"The conversation has {len(sequence.tokens)} tokens and is kept in steps of {sequence.chunk}; "
@@ -58,61 +59,134 @@ def save(sequence: TokenSequence, path: Path | str, key: dict[str, str]) -> int:
         )
     tokens = sequence.tokens.cut(whole)
     spans = json.dumps([[span.start, span.end, span.content.hex()] for span in tokens.spans])
-    tensors = {name: x[0].contiguous().cpu() for name, x in sequence.cache.tensors(whole).items()}
-    tensors |= {"ids": torch.tensor(tokens.ids), "is_place": torch.tensor(tokens.is_place)}
-    about = {"format": FORMAT, **_conditions(sequence), **key, "spans": spans, "sum": _sum(tensors, spans)}
+    about = {"format": FORMAT, **_conditions(sequence), **key, "spans": spans, "sum": _sum_of(spans, [])}
+    layout = _layout(cache, whole)
+    begin = len(_header(layout, about))
+    ids, is_place = torch.from_numpy(tokens.ids), torch.from_numpy(tokens.is_place)
     try:
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=path.parent) as scratch:
-            save_file(tensors, Path(scratch) / "sequence", metadata=about)
+            with (Path(scratch) / "sequence").open("xb") as file:
+                sums = transfer.write(file.fileno(), _token_pieces(ids, is_place, layout, begin))
+                sums += transfer.write(file.fileno(), _pieces(cache, whole, layout, begin))
+                file.write(_header(layout, {**about, "sum": _sum_of(spans, sums)}))
             (Path(scratch) / "sequence").replace(path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise ModelError(f"{path} cannot be written ({error}); free some space or name another.") from None
     return whole
 
 
-def load(path: Path | str, sequence: TokenSequence, key: dict[str, str]) -> Saved:
-    """Read a file for a sequence made as the saved one was; the sequence stays as it is.
+def load(
+    path: Path | str,
+    sequence: TokenSequence,
+    key: dict[str, str],
+    make_room: Callable[[int], None] | None = None,
+) -> int:
+    """Make an empty sequence hold what a file has; returns its tokens.
 
-    Raises ModelError with one sentence when the file is missing, damaged, something else, or made by other
-    weights, another tokenizer or under other conditions than this sequence's.
+    make_room: called with their number when all that the header tells is right, to give the sequence pages;
+    without, it takes them itself. Raises ModelError with one sentence when the file is missing, damaged,
+    something else, or made by other weights, another tokenizer or under other conditions than this
+    sequence's; the sequence is empty then.
     """
-    path = Path(path)
+    assert sequence.length == 0, "a file's tokens are a sequence's first"
+    path, cache = Path(path), sequence.cache
     try:
-        with safe_open(path, framework="pt", device="cpu") as reader:
-            about: dict[str, str] = reader.metadata() or {}
-            if about.get("format") != FORMAT:
-                raise ModelError(f"{path} is no saved conversation of this version; save it again.")
-            for name, value in {**key, **_conditions(sequence)}.items():
-                if about.get(name) != value:
-                    raise ModelError(
-                        f"{path} was saved with {name} {about.get(name)!r}, and here it is {value!r}; "
-                        "compute the conversation here and save it again."
-                    )
-            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
-        return _checked(sequence, tensors, about)
+        with path.open("rb") as file:
+            about, header, begin = _read_header(file.fileno())
+            _refuse_others(path, about, {"format": FORMAT, **key, **_conditions(sequence)})
+            tokens = int(header["ids"]["shape"][0])
+            layout = _layout(cache, tokens)
+            if header != layout or tokens < 1 or tokens % sequence.chunk:
+                raise ValueError("its tensors do not fit together")
+            if os.fstat(file.fileno()).st_size != begin + layout["is_place"]["data_offsets"][1]:
+                raise ValueError("its size is not what its header says")
+            spans = [Span(int(a), int(b), bytes.fromhex(key)) for a, b, key in json.loads(about["spans"])]
+            (make_room or cache.reserve)(tokens)
+            cache.reserve(tokens)
+            ids, is_place = torch.empty(tokens, dtype=torch.int64), torch.empty(tokens, dtype=torch.bool)
+            sums = transfer.read(file.fileno(), _token_pieces(ids, is_place, layout, begin))
+            sums += transfer.read(file.fileno(), _pieces(cache, tokens, layout, begin))
+            if _sum_of(about["spans"], sums) != about["sum"]:
+                raise ValueError("its numbers do not add up")
+        sequence.hold(Tokens(ids.numpy(), is_place.numpy(), tuple(spans)))
     except FileNotFoundError:
         raise ModelError(f"{path} is missing; name a conversation that was saved.") from None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ModelError(f"{path} is damaged or no saved conversation ({error}); save it again.") from None
+    finally:
+        cache.trim()
+    return tokens
 
 
-def _checked(sequence: TokenSequence, tensors: dict[str, Tensor], about: dict[str, str]) -> Saved:
-    """The tokens and tensors of a file; raises ValueError or KeyError unless they fit together."""
-    if _sum(tensors, about["spans"]) != about["sum"]:
-        raise ValueError("its numbers do not add up")
-    pool = sequence.cache.pool
-    ids, is_place = tensors.pop("ids").numpy(), tensors.pop("is_place").numpy()
-    spans = [Span(int(start), int(end), bytes.fromhex(key)) for start, end, key in json.loads(about["spans"])]
-    shapes = {name: (*x.shape[1:-2], len(ids), x.shape[-1]) for name, x in pool.buffers.items()}
-    if (
-        {name: tuple(x.shape) for name, x in tensors.items()} != shapes
-        or any(x.dtype != pool.dtype for x in tensors.values())
-        or (str(ids.dtype), str(is_place.dtype), is_place.shape) != ("int64", "bool", (len(ids),))
-        or len(ids) == 0
-        or len(ids) % sequence.chunk
-    ):
-        raise ValueError("its tensors do not fit together")
-    return Saved(Tokens(ids, is_place, tuple(spans)), {name: x[None] for name, x in tensors.items()})
+def _refuse_others(path: Path, about: dict[str, Any], wanted: dict[str, str]) -> None:
+    for name, value in wanted.items():
+        if about.get(name) == value:
+            continue
+        if name == "format":
+            raise ModelError(f"{path} is no saved conversation of this version; save it again.")
+        raise ModelError(
+            f"{path} was saved with {name} {about.get(name)!r}, and here it is {value!r}; "
+            "compute the conversation here and save it again."
+        )
+
+
+def _layout(cache: Cache, tokens: int) -> dict[str, dict[str, Any]]:
+    """A file's tensors as its header describes them: ids, the pool's buffers, placeholders."""
+    layout: dict[str, dict[str, Any]] = {}
+    end = 0
+
+    def add(name: str, dtype: str, width: int, shape: Sequence[int]) -> None:
+        nonlocal end
+        begin, end = end, end + prod(shape) * width
+        layout[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+    add("ids", "I64", 8, [tokens])
+    for name, buffer in sorted(cache.pool.buffers.items()):
+        shape = (*buffer.shape[1:-2], tokens, buffer.shape[-1])
+        add(name, _NAMES[buffer.dtype], buffer.dtype.itemsize, shape)
+    add("is_place", "BOOL", 1, [tokens])
+    return layout
+
+
+def _header(layout: dict[str, dict[str, Any]], about: dict[str, str]) -> bytes:
+    """What a safetensors file begins with; as long for any sum."""
+    text = json.dumps({"__metadata__": about, **layout}).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _read_header(file: int) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The metadata, the description of the tensors and where their bytes begin; raises ValueError."""
+    length = int.from_bytes(os.pread(file, 8, 0), "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"its header would have {length} bytes")
+    header = json.loads(os.pread(file, length, 8))
+    return header.pop("__metadata__", {}), header, 8 + length
+
+
+def _token_pieces(
+    ids: Tensor, is_place: Tensor, layout: dict[str, dict[str, Any]], begin: int
+) -> list[Piece]:
+    return [
+        Piece(begin + layout[name]["data_offsets"][0], [x.view(torch.uint8)])
+        for name, x in (("ids", ids), ("is_place", is_place))
+    ]
+
+
+def _pieces(cache: Cache, tokens: int, layout: dict[str, dict[str, Any]], begin: int) -> list[Piece]:
+    """The rows of a cache's pages in the order of a file, cut in the same places whatever pages they are."""
+    pieces = []
+    for name, buffer in sorted(cache.pool.buffers.items()):
+        offset = begin + layout[name]["data_offsets"][0]
+        width = buffer.shape[-1] * buffer.dtype.itemsize
+        step = max(1, transfer.PIECE_BYTES // (width * cache.pool.block)) * cache.pool.block
+        for rows in buffer.flatten(0, -3):
+            for start in range(0, tokens, step):
+                end = min(start + step, tokens)
+                parts = [rows[a:b].view(-1).view(torch.uint8) for a, b in cache.rows(start, end)]
+                pieces.append(Piece(offset, parts))
+                offset += (end - start) * width
+    return pieces
 
 
 def _conditions(sequence: TokenSequence) -> dict[str, str]:
@@ -132,12 +206,6 @@ def _conditions(sequence: TokenSequence) -> dict[str, str]:
     }
 
 
-def _sum(tensors: dict[str, Tensor], spans: str) -> str:
-    """A sum over all bytes of a file that matter: it finds damage, at the speed of memory."""
-    digest = hashlib.sha256(spans.encode())
-    for name in sorted(tensors):
-        raw = tensors[name].contiguous().flatten().view(torch.uint8)
-        words = len(raw) // 8 * 8
-        total = int(raw[:words].view(torch.int64).sum()) + int(raw[words:].sum())
-        digest.update(f"{name} {total}\n".encode())
-    return digest.hexdigest()
+def _sum_of(spans: str, sums: Sequence[int]) -> str:
+    """A sum over all of a file that matters, from those of its pieces in order; finds damage."""
+    return hashlib.sha256(json.dumps([spans, list(sums)]).encode()).hexdigest()

@@ -199,10 +199,10 @@ class TokenSequence:
         self.cache.truncate(length)
         self.tokens = self.tokens.cut(length)
 
-    def fill(self, tokens: Tokens, tensors: dict[str, Tensor]) -> None:
-        """Make an empty sequence hold tokens whose cache was computed before."""
+    def hold(self, tokens: Tokens) -> None:
+        """Make an empty sequence hold tokens that are in its pages already, computed before."""
         assert self.length == 0
-        self.cache.fill(tensors)
+        self.cache.advance(len(tokens))
         self.tokens = tokens
 
     def fork(self, length: int | None = None) -> TokenSequence:

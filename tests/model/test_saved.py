@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from pilotfish.model import transfer
 from pilotfish.model.engine import CPU_CHUNK, Engine
 from pilotfish.model.m3 import M3
 from pilotfish.model.prefixes import Prefixes
@@ -40,79 +41,138 @@ def path(sequence: TokenSequence, tmp_path: Path) -> Path:
     return path
 
 
-def rewrite(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], object]) -> None:
-    with safe_open(path, framework="pt") as reader:
-        about = reader.metadata()
-    tensors = {name: x.clone() for name, x in load_file(path).items()}
-    change(tensors, about)
-    save_file(tensors, path, metadata=about)
+@pytest.fixture
+def empty(sequence: TokenSequence) -> TokenSequence:
+    return TokenSequence(sequence.model, chunk=CHUNK)
 
 
-def test_a_saved_sequence_goes_on(sequence: TokenSequence, path: Path) -> None:
-    found = load(path, sequence, KEY)
-    other = TokenSequence(sequence.model, chunk=CHUNK)
-    other.fill(found.tokens, found.tensors)
-    assert other.reusable(TOKENS) == 128
-    one, two = (s.extend(TOKENS, lambda number: torch.empty(0)) for s in (sequence, other))
+def refused(path: Path, sequence: TokenSequence, key: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        load(path, sequence, key)
+    assert (sequence.length, len(sequence.tokens), sequence.cache.pool.held) == (0, 0, 0)
+
+
+def test_a_saved_sequence_goes_on(sequence: TokenSequence, empty: TokenSequence, path: Path) -> None:
+    assert load(path, empty, KEY) == 128
+    assert empty.reusable(TOKENS) == 128
+    one, two = (s.extend(TOKENS, lambda number: torch.empty(0)) for s in (sequence, empty))
     assert one is not None
     assert two is not None
     assert torch.equal(one, two)
 
 
+def test_other_programs_can_read_it(sequence: TokenSequence, path: Path) -> None:
+    tensors = load_file(path)
+    assert tensors.pop("ids").tolist() == TOKENS.ids[:128].tolist()
+    assert not tensors.pop("is_place").any()
+    held = sequence.cache.tensors(128)
+    assert tensors.keys() == held.keys()
+    assert all(torch.equal(x, held[name][0]) for name, x in tensors.items())
+
+
+@pytest.mark.parametrize("pages", [3, 8])
+def test_pages_that_lie_apart(
+    sequence: TokenSequence, path: Path, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """Saved from pages in a row and loaded into scattered ones, or the other way, in pieces of some pages."""
+    pool = sequence.cache.pool
+    monkeypatch.setattr(transfer, "PIECE_BYTES", pages * pool.block * 4 * 4)
+    save(sequence, path, KEY)
+    whole = path.read_bytes()
+    apart = TokenSequence(sequence.model, chunk=CHUNK, pool=pool)
+    taken = [pool.take(1) for _ in range(20)]
+    for number in (1, 2, 4, 7, 9, 10, 13, 15, 18):
+        pool.release(taken[number])
+    monkeypatch.setattr(pool, "most", lambda: len(sequence.cache) + 20)
+    assert load(path, apart, KEY) == 128
+    assert len(apart.cache.rows(0, 128)) > 3
+    for name, x in sequence.cache.tensors(128).items():
+        assert torch.equal(x, apart.cache.tensors(128)[name])
+    save(apart, path, KEY)
+    assert path.read_bytes() == whole
+
+
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.999])
-def test_a_file_cut_short(sequence: TokenSequence, path: Path, share: float) -> None:
+def test_a_file_cut_short(empty: TokenSequence, path: Path, share: float) -> None:
     os.truncate(path, int(path.stat().st_size * share))
-    with pytest.raises(ModelError, match="is damaged or no saved conversation"):
-        load(path, sequence, KEY)
+    refused(path, empty, KEY, "is damaged or no saved conversation")
 
 
-def test_damage_anywhere(sequence: TokenSequence, path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+def test_a_file_cut_short_while_it_is_read(empty: TokenSequence, path: Path, share: float) -> None:
+    def cut(tokens: int) -> None:
+        os.truncate(path, int(path.stat().st_size * share))
+
+    with pytest.raises(ModelError, match="it ends at byte"):
+        load(path, empty, KEY, cut)
+    assert (empty.length, empty.cache.pool.held) == (0, 0)
+
+
+def test_a_file_written_over_while_it_is_read(empty: TokenSequence, path: Path) -> None:
+    def write(tokens: int) -> None:
+        with path.open("r+b") as file:
+            file.seek(-9000, os.SEEK_END)
+            file.write(b"other")
+
+    with pytest.raises(ModelError, match="its numbers do not add up"):
+        load(path, empty, KEY, write)
+    assert (empty.length, empty.cache.pool.held) == (0, 0)
+
+
+def test_damage_anywhere(empty: TokenSequence, path: Path) -> None:
     """One bit, in the header or among the numbers."""
     whole = path.read_bytes()
-    for place in (0, 5, 9, 60, len(whole) // 2, len(whole) - 1):
+    for place in (0, 3, 5, 7, 9, 60, *range(70, len(whole), 999), len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
-        with pytest.raises(ModelError, match="saved"):
-            load(path, sequence, KEY)
+        refused(path, empty, KEY, "saved")
     path.write_bytes(whole)
-    load(path, sequence, KEY)
+    load(path, empty, KEY)
 
 
-def test_files_of_something_else(sequence: TokenSequence, path: Path) -> None:
-    for content in (b"", b"hello", b"\0" * 1000, b'{"a": 1}'):
+def test_files_of_something_else(empty: TokenSequence, path: Path) -> None:
+    for content in (b"", b"hello", b"\0" * 1000, b'{"a": 1}', b"\2\0\0\0\0\0\0\0[]", b"\xff" * 50):
         path.write_bytes(content)
-        with pytest.raises(ModelError, match="is damaged or no saved conversation"):
-            load(path, sequence, KEY)
+        refused(path, empty, KEY, "is damaged or no saved conversation")
     save_file({"x": torch.zeros(3)}, path)
-    with pytest.raises(ModelError, match="is no saved conversation of this version"):
-        load(path, sequence, KEY)
-    with pytest.raises(ModelError, match="is missing"):
-        load(path.with_name("none"), sequence, KEY)
-    with pytest.raises(ModelError, match="saved conversation"):
-        load(path.parent, sequence, KEY)
+    refused(path, empty, KEY, "is no saved conversation of this version")
+    refused(path.with_name("none"), empty, KEY, "is missing")
+    refused(path.parent, empty, KEY, "saved conversation")
 
 
-def test_tensors_that_do_not_fit(sequence: TokenSequence, path: Path) -> None:
-    rewrite(path, lambda tensors, about: tensors.pop("index.1"))
-    with pytest.raises(ModelError, match="its numbers do not add up"):
-        load(path, sequence, KEY)
+def test_headers_that_do_not_fit(empty: TokenSequence, path: Path) -> None:
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    changes: list[Callable[[dict[str, dict[str, object]]], object]] = [
+        lambda header: header.pop("index.1"),
+        lambda header: header["ids"].update(shape=[64]),
+        lambda header: header["ids"].update(shape=[]),
+        lambda header: header["ids"].update(shape=["x"]),
+        lambda header: header["ids"].update(shape=[-128]),
+        lambda header: header["ids"].update(shape=[10**30]),
+        lambda header: header.update(ids=header["keys.0"]),
+        lambda header: header["keys.0"].update(header["values.0"]),
+        lambda header: header["__metadata__"].update(spans="[[0, 4]]"),
+        lambda header: header["__metadata__"].update(spans="["),
+        lambda header: header["__metadata__"].update(spans='[[0, 4, "00"]]'),
+        lambda header: header["__metadata__"].update(sum=None),
+    ]
+    for change in changes:
+        changed = json.loads(json.dumps(header))
+        change(changed)
+        text = json.dumps(changed).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+        refused(path, empty, KEY, "is damaged or no saved conversation")
 
 
-def test_pictures_of_another_conversation(sequence: TokenSequence, path: Path) -> None:
-    rewrite(path, lambda tensors, about: about.update(spans='[[0, 4, "00"]]'))
-    with pytest.raises(ModelError, match="its numbers do not add up"):
-        load(path, sequence, KEY)
-
-
-def test_other_conditions(sequence: TokenSequence, path: Path) -> None:
+def test_other_conditions(sequence: TokenSequence, empty: TokenSequence, path: Path) -> None:
     for name in KEY:
-        with pytest.raises(ModelError, match=f"was saved with {name} '{KEY[name]}', and here it is 'other'"):
-            load(path, sequence, {**KEY, name: "other"})
+        sentence = f"was saved with {name} '{KEY[name]}', and here it is 'other'"
+        refused(path, empty, {**KEY, name: "other"}, sentence)
     wider = TokenSequence(sequence.model, chunk=2 * CHUNK)
-    with pytest.raises(ModelError, match="was saved with chunk '32', and here it is '64'"):
-        load(path, wider, KEY)
+    refused(path, wider, KEY, "was saved with chunk '32', and here it is '64'")
     half = TokenSequence(sequence.model.to(torch.bfloat16), chunk=CHUNK)
-    with pytest.raises(ModelError, match=r"was saved with dtype 'torch\.float32'"):
-        load(path, half, KEY)
+    refused(path, half, KEY, r"was saved with dtype 'torch\.float32'")
 
 
 def test_one_weight_makes_another_key(tiny_model: Callable[..., M3], tiny_folder: Path) -> None:
