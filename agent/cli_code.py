@@ -51,6 +51,14 @@ def code(
     patch: Annotated[
         Path | None, typer.Option(help="Write the patch here. Default: into the run's folder.")
     ] = None,
+    context_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="What of the repository stands before the task, in tokens. Default: half of the model's "
+            "context, at most 262,144, and nothing for a server's model. 0: nothing.",
+        ),
+    ] = None,
     model: ModelName = None,
     attention: Attention = None,
     record_dir: RecordDir = None,
@@ -97,6 +105,7 @@ def code(
         attempts=attempts,
         branch=branch,
         patch=None if patch is None else str(patch.absolute()),
+        context_tokens=context_tokens,
     )
     result = asyncio.run(run_code(target, settings, ask=asker(as_json), warn=warn, **watched(as_json)))
     finish_code(result, as_json)

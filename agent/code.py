@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask
+from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import standing, unknown_call
@@ -44,7 +45,8 @@ _TITLE = 70
 class CodeTarget:
     """What to do where. tests: a command that runs the tests; None looks for one. test_seconds: after which
     they are ended. attempts: how often the work is tested. branch: a new one for the result, in the user's
-    repository. patch: a file for the result, beside the one in the run's folder.
+    repository. patch: a file for the result, beside the one in the run's folder. context_tokens: what the
+    repository may take of the model's context at the beginning; 0 is nothing, None what the model allows.
     """
 
     repository: str
@@ -54,6 +56,7 @@ class CodeTarget:
     attempts: int = 3
     branch: str | None = None
     patch: str | None = None
+    context_tokens: int | None = None
 
 
 async def run_code(
@@ -80,6 +83,7 @@ async def run_code(
         if (weakness := shortcoming(settings, None)) is not None:
             warn(weakness)
         model = open_model(settings)(None)
+    budget_for(model, target.context_tokens)
     folder = new_run_folder(settings.record_dir)
     with stop_on_signals() as stop, log.EventLog(folder, on_event) as events:
         options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
@@ -167,13 +171,37 @@ async def _work(
             before=seen,
             level=settings.sandbox_level,
         )
-        job = Job(
-            0, NAME, work, TOOLS, _LIMITS, None, tree.folder, events.folder / SNAPSHOTS, review=work.review
+        laid = [one for one in groups[-1] if isinstance(one, log.LaidOut)] if groups else []
+        prefix = RepositoryPrefix(
+            tree.folder,
+            events,
+            model,
+            budget_for(model, target.context_tokens) if laid or not groups else 0,
+            seed=repository.folder,
+            earlier=laid[0] if laid else None,
+            on_progress=on_progress,
         )
-        here = standing(groups[-1], events.frames, new_conversation(settings)) if groups else None
+        job = Job(
+            0,
+            NAME,
+            work,
+            TOOLS,
+            _LIMITS,
+            None,
+            tree.folder,
+            events.folder / SNAPSHOTS,
+            review=work.review,
+            repository=prefix,
+        )
+        here = None
+        if groups:
+            here = standing(groups[-1], events.frames, new_conversation(settings), prefix.text)
         policy = policy_of(settings, ask)
         async with Player(settings, events, policy, stop, on_progress) as player:
-            await player.play(job, model, resumed=here)
+            try:
+                await player.play(job, model, resumed=here)
+            finally:
+                await prefix.close()
     await asyncio.to_thread(_hand_back, target, tree, repository, events, notes, stopped=stop.is_set())
 
 
@@ -234,8 +262,19 @@ def code_report(run: log.RunLog) -> dict[str, Any]:
         if back
         else [],
         "tests": tests,
+        "laid_out": _laid_out(run.events),
         "notes": back.notes if back else [],
     }
+
+
+def _laid_out(events: Sequence[log.Event]) -> dict[str, Any] | None:
+    """What of the repository stood before the task, and how the model came by it."""
+    laid = [event for event in events if isinstance(event, log.LaidOut)]
+    if not laid:
+        return None
+    read = [event for event in events if isinstance(event, log.Prefilled)]
+    about = laid[-1].model_dump(include={"tokens", "budget", "counted", "files", "left_out", "note"})
+    return about | {"loaded": read[-1].loaded if read else 0, "saved": read[-1].saved if read else 0}
 
 
 def _tests(runs: list[log.Tested]) -> dict[str, Any] | None:

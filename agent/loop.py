@@ -35,6 +35,7 @@ from pilotfish.agent.limits import (
     TimeLimit,
 )
 from pilotfish.agent.policy import Policy
+from pilotfish.agent.prefix import RepositoryPrefix
 from pilotfish.agent.prompt import NOT_EXECUTED, no_call, sent_back_turn
 from pilotfish.agent.recorder import CaptureError, Observed
 from pilotfish.agent.reply import OnProgress, Reply, read_reply
@@ -116,6 +117,8 @@ class Episode:
     """Whether the workspace is kept before each call that may write to it."""
     on_progress: OnProgress | None = None
     """Told how far the model has computed a prompt, which is in no log."""
+    repository: RepositoryPrefix | None = None
+    """What stands before the task, and tells what has changed in it after each call."""
     _view: View = field(init=False)
     _health: Health = field(init=False)
     _transcript: Transcript = field(init=False)
@@ -191,7 +194,7 @@ class Episode:
             result, refused = ToolResult(False, str(error)), error
         if seen is None and self._view.screen is not None and result.end is None:
             seen = await self._look()
-        result = await self._with_limits(result)
+        result = await self._with_changes(await self._with_limits(result), executed=refused is None)
         seconds = time.monotonic() - began_s
         step, executed = self._step, refused is None
         self._transcript.result(step, first.call.id, result, seen, executed=executed, seconds=seconds)
@@ -243,7 +246,11 @@ class Episode:
             raise
         self.budget.start_clock()
         self._record_start(instruction, seen)
-        self._transcript.open(instruction, seen)
+        before = ""
+        if self.repository is not None:
+            limits = replace(self.sampling, max_seconds=self.budget.remaining_s)
+            before = await self._or_stopped(self.repository.prepare(self._specs, limits, self.stop))
+        self._transcript.open(instruction, seen, before)
         await self._see_whether_it_ended()
 
     def _take_over(self, standing: Standing) -> None:
@@ -337,6 +344,13 @@ class Episode:
         return (
             replace(result, text="\n".join([result.text, *(f"[{told}]" for told in hit)])) if hit else result
         )
+
+    async def _with_changes(self, result: ToolResult, *, executed: bool) -> ToolResult:
+        """Add what a call has changed in the files that stand before the task."""
+        if self.repository is None or not executed:
+            return result
+        told = await self._or_stopped(self.repository.changes())
+        return replace(result, text=f"{result.text}\n{told}") if told else result
 
     async def _look(self) -> Observed | None:
         try:

@@ -18,6 +18,7 @@ from pilotfish.agent.limits import Budget, Stopped
 from pilotfish.agent.loop import Episode, Outcome, Review
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
+from pilotfish.agent.prefix import RepositoryPrefix
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.settings import Settings
@@ -41,6 +42,7 @@ class Job:
     sandbox.
     snapshots: a folder of the host that keeps what the workspace was before each call; None takes none.
     review: looks at the work when the model says that it has finished.
+    repository: stands before the task.
     shared: whether the sandbox may serve the next job of the same spec too.
     """
 
@@ -54,6 +56,7 @@ class Job:
     snapshots: Path | None = None
     shared: bool = False
     review: Review | None = None
+    repository: RepositoryPrefix | None = None
 
 
 class Player:
@@ -123,6 +126,7 @@ class Player:
             resumed=resumed,
             keeps_tools=job.shared,
             review=job.review,
+            repository=job.repository,
             hand_over=hand_over if "plan" in job.tools else None,
             keeps_snapshots=job.snapshots is not None,
             on_progress=self._on_progress,

@@ -25,8 +25,10 @@ def developer_turn() -> Message:
     return Message("developer", (DEVELOPER,))
 
 
-def first_turn(instruction: str, clip: Clip | None) -> Message:
-    """The task: what the screen shows, then what is wanted."""
+def first_turn(instruction: str, clip: Clip | None, before: str = "") -> Message:
+    """The task: what the screen shows, then what is wanted. before: the repository, laid out."""
+    if before:
+        return Message("user", (before, instruction))
     return Message("user", (instruction,) if clip is None else (clip, instruction))
 
 

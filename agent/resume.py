@@ -48,15 +48,17 @@ def unknown_call(group: Sequence[log.Event]) -> log.CallData | None:
     return begun
 
 
-def standing(group: Sequence[log.Event], frames: log.FrameStore, conversation: Conversation) -> Standing:
+def standing(
+    group: Sequence[log.Event], frames: log.FrameStore, conversation: Conversation, before: str = ""
+) -> Standing:
     """Rebuild an episode from its records into an empty conversation. Raises `log.LogError` for a lost
-    frame.
+    frame. before: see `first_turn`.
     """
     start = group[0]
     assert isinstance(start, log.EpisodeStarted)
     here = Standing(conversation, unknown_call=unknown_call(group))
     conversation.append(developer_turn())
-    conversation.append(first_turn(start.instruction, _clip(start.clip, frames)))
+    conversation.append(first_turn(start.instruction, _clip(start.clip, frames), before))
     answer: log.Answered | None = None
     said = log.Answered(step=0)
     told: set[str] = set()

@@ -101,6 +101,24 @@ def tests_went(run: log.Tested) -> str:
     return f"{what} ({run.seconds:.1f} s)"
 
 
+def laid_out_words(laid: log.LaidOut) -> str:
+    """What of a repository stands before the task."""
+    if not laid.digest:
+        return laid.note
+    whole = f"{laid.files} of {laid.files + laid.left_out} files whole"
+    about = "about " if laid.counted == "estimate" else ""
+    return f"{about}{laid.tokens:,} tokens of the repository before the task ({whole})"
+
+
+def prefilled_words(read: log.Prefilled) -> list[str]:
+    """How the model came by what was laid out."""
+    words = (
+        f"{read.tokens:,} tokens read in {read.seconds:.1f} s, {read.loaded:,} of them loaded from the disk"
+    )
+    words += f"; {read.saved:,} kept there for later tasks" if read.saved else ""
+    return [words, *([read.note] if read.note else [])]
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -117,6 +135,10 @@ def _lines(event: log.Event) -> list[str]:
         case log.EpisodeStarted():
             first = event.instruction.partition("\n\n")[0]
             return [f"task  {event.task}", f"      {shortened(first, 4 * WIDTH)}"]
+        case log.LaidOut():
+            return [f"repo  {shortened(laid_out_words(event), 2 * WIDTH)}"]
+        case log.Prefilled():
+            return [f"repo  {shortened(words, 2 * WIDTH)}" for words in prefilled_words(event)]
         case log.Answered():
             said = [event.text] if event.text.strip() else []
             said += [call_line(call) for call in event.calls]

@@ -63,6 +63,7 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         conversation=Conversation(max_clips=whole.conversation.max_clips, block=whole.conversation.block),
         resumed=None,
         review=None,
+        repository=None,
         hand_over=None,
         keeps_tools=False,
         _answer="",

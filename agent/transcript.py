@@ -19,10 +19,10 @@ class Transcript:
     def __init__(self, events: log.EventLog, conversation: Conversation) -> None:
         self._events, self._conversation = events, conversation
 
-    def open(self, instruction: str, seen: Observed | None) -> None:
-        """Say the first two turns."""
+    def open(self, instruction: str, seen: Observed | None, before: str = "") -> None:
+        """Say the first two turns. before: see `first_turn`."""
         self._conversation.append(developer_turn())
-        self._conversation.append(first_turn(instruction, None if seen is None else seen.clip))
+        self._conversation.append(first_turn(instruction, None if seen is None else seen.clip, before))
 
     def reply(self, step: int, reply: Reply, *, kept: bool) -> None:
         """Record a reply, which joins the conversation if it is kept."""

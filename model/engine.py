@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
+import json
 import os
 import threading
 import time
@@ -162,6 +164,21 @@ class Engine:
     ) -> int:
         """Tokens of a conversation as a prompt; raises ModelError when it cannot be rendered."""
         return len(self.format.render(conversation, tools, thinking).ids)
+
+    def count_text(self, text: str) -> int:
+        """Tokens of a text by itself."""
+        return len(self.tokenizer.encode(text))
+
+    def name_of(
+        self, conversation: Sequence[Message], tools: Sequence[ToolSpec], thinking: Thinking = "disabled"
+    ) -> str:
+        """A name for what is computed of a conversation: another where weights, tokenizer, device, kind of
+        numbers or attention, or one token differ. Raises ModelError when it cannot be rendered.
+        """
+        pool = self.prefixes.pool
+        about = [self._key, self._device, str(pool.dtype), self.prefixes.attention, self.prefixes.chunk]
+        ids = self.format.render(conversation, tools, thinking).ids
+        return hashlib.sha256(json.dumps([*about, ids]).encode()).hexdigest()
 
     async def respond(
         self,

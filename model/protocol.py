@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -204,3 +205,30 @@ class Model(Protocol):
     ) -> AsyncIterator[Chunk]:
         """Stream one answer; the last chunk is an `EndChunk`. Setting `stop` ends it within a second."""
         ...
+
+
+@runtime_checkable
+class KeepsPrefixes(Model, Protocol):
+    """A model whose tokens can be counted, and what it has computed of a prompt kept in files: the engine."""
+
+    @property
+    def context(self) -> int: ...
+
+    def count_text(self, text: str) -> int: ...
+
+    def bytes_for(self, tokens: int) -> int: ...
+
+    def name_of(
+        self,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        thinking: Literal["enabled", "disabled", "adaptive"] = "disabled",
+    ) -> str:
+        """A name for what is computed of a conversation: another where weights, tokenizer, device or one
+        token differ.
+        """
+        ...
+
+    async def save(self, path: Path | str) -> int: ...
+
+    async def load(self, path: Path | str) -> int: ...

@@ -138,6 +138,38 @@ class EpisodeStarted(Record):
     clip: ClipData | None = None
 
 
+class LaidOut(Record):
+    """The repository that stands before the task, in `layout.json` of the run's folder. digest: its SHA-256;
+    '' where nothing is laid out, and `note` says why.
+
+    tokens: of the text, at most `budget`. counted: by the model's "tokenizer", or as an "estimate" with a
+    margin. files, left_out: how many are in it whole, and how many are not.
+    """
+
+    type: Literal["laid_out"] = "laid_out"
+    digest: str = ""
+    tokens: int = 0
+    budget: int = 0
+    counted: Literal["tokenizer", "estimate"] = "tokenizer"
+    files: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Prefilled(Record):
+    """The model holds what was laid out: so many tokens, of which `loaded` came from the disk, where `saved`
+    were kept for later tasks. note: what stood against it.
+    """
+
+    type: Literal["prefilled"] = "prefilled"
+    tokens: int = 0
+    loaded: int = 0
+    saved: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+
 class Answered(Record):
     """What the model said. `kept` is False for a reply that was sampled again and never joined the
     conversation.
@@ -295,6 +327,8 @@ Event = (
     RunStarted
     | Resumed
     | EpisodeStarted
+    | LaidOut
+    | Prefilled
     | Answered
     | SnapshotTaken
     | Intended
