@@ -61,8 +61,8 @@ class Row:
 
 
 _COLUMNS = (
-    ("job", 9), ("tokens", -8), ("after", -8), ("ours", -10), ("transformers", -14), ("ratio", -8),
-    ("aim", -9), ("", 8), ("memory", -9), ("theirs", -9), ("difference", -12),
+    ("job", 9), ("tokens", -10), ("after", -11), ("ours", -10), ("transformers", -14), ("ratio", -8),
+    ("aim", -11), ("", 8), ("memory", -9), ("theirs", -9), ("difference", -12),
 )  # fmt: skip
 
 
