@@ -24,7 +24,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, float], Attended]
 
 PIECE = 131_072
 """Keys of the smallest piece."""
-CHUNK = 4096
+CHUNK = 2048
 """Chunks are whole numbers of so many tokens: others are rare, and each would be a shape of its own."""
 
 

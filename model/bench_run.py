@@ -25,7 +25,7 @@ from torch import Tensor
 from pilotfish.model import checkpoint, saved
 from pilotfish.model.bench_spec import Spec
 from pilotfish.model.config import M3Config, TextConfig, VisionConfig
-from pilotfish.model.engine import CPU_CHUNK, GPU_CHUNK, DTypeName, pick_device, pick_dtype
+from pilotfish.model.engine import DTypeName, chunk_for, pick_device, pick_dtype
 from pilotfish.model.images import FACTOR, clip_patches
 from pilotfish.model.m3 import M3, count_parameters, initialise
 from pilotfish.model.protocol import Clip, ModelError
@@ -57,8 +57,7 @@ class Ours:
 
     def clear(self) -> None:
         self.ids: list[int] = []
-        chunk = CPU_CHUNK if self.device.type == "cpu" else GPU_CHUNK
-        self.sequence = TokenSequence(self.model, chunk=chunk)
+        self.sequence = TokenSequence(self.model, chunk=chunk_for(self.model.config, self.device))
 
     def truncate(self, length: int) -> None:
         self.sequence.truncate(length)

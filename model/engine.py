@@ -25,6 +25,7 @@ from torch import Tensor
 from pilotfish.model import checkpoint
 from pilotfish.model.answer import Answer
 from pilotfish.model.chat import ChatFormat, Thinking
+from pilotfish.model.config import M3Config
 from pilotfish.model.constraint import CallConstraints
 from pilotfish.model.features import Features
 from pilotfish.model.folder import find_folder
@@ -54,7 +55,10 @@ from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
 DTypeName = Literal["auto", "bfloat16", "float32"]
 Reason = Literal["end", "length", "time", "stop"]
 
-CPU_CHUNK, GPU_CHUNK = 256, 8192
+CPU_CHUNK, GPU_CHUNK, WIDE_GPU_CHUNK = 256, 8192, 2048
+"""Tokens computed at once; on a GPU so many that computing takes about as long as launching it."""
+WIDE = 2048
+"""Width of the text tower from which on fewer do."""
 AT_ONCE = WIDTH
 """Answers computed at once; others wait. One decoding pass is enough for them."""
 
@@ -116,7 +120,7 @@ class Engine:
             self.model, self.config = checkpoint.load(folder, chosen, pick_dtype(dtype, chosen))
         self._stop_ids, self._forbidden = self._token_roles()
         self._constraints = CallConstraints(self.tokenizer, self._stop_ids)
-        self.prefixes = Prefixes(self.model, chunk=CPU_CHUNK if on_cpu else GPU_CHUNK, attention=attention)
+        self.prefixes = Prefixes(self.model, chunk=chunk_for(self.config, chosen), attention=attention)
         self.sequence = self.prefixes.new()
         self.features = Features(self.model)
         self._scheduler = Scheduler(AT_ONCE)
@@ -400,6 +404,13 @@ class Engine:
             ends.add(config.text.eos_token_id)
         known = [tokenizer.markers[marker] for marker in MEDIA_TOKENS if marker in tokenizer.markers]
         return frozenset(ends), [*known, *range(tokenizer.vocab_size, vocab)]
+
+
+def chunk_for(config: M3Config, device: torch.device) -> int:
+    """Tokens of a prompt that are computed at once."""
+    if device.type == "cpu":
+        return CPU_CHUNK
+    return GPU_CHUNK if config.text.hidden_size < WIDE else WIDE_GPU_CHUNK
 
 
 def pick_device(name: str) -> torch.device:
