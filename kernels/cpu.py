@@ -100,16 +100,17 @@ def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tenso
     q_DX = q_BGTD.reshape(G * T, D).float().T
     best_CX = torch.empty(-(-N // block), G * T)
     step = max(1, PIECE // (G * T * block)) * block
-    seen_X = torch.arange(start, start + T).repeat(G)
     held_NX = torch.empty(min(step, N), G * T)  # memory that is new is dear
+    new = start // block * block  # every query sees the keys before it
+    pieces = [(i, min(i + step, new)) for i in range(0, new, step)]
+    pieces += [(i, min(i + step, N)) for i in range(new, N, step)]
     with _bf16_products() if narrow else contextlib.nullcontext():
-        for i in range(0, N, step):
-            k_ND = k_BND[0, i : i + step].float()
-            scores_NX = torch.mm(k_ND, q_DX, out=held_NX[: len(k_ND)])
-            if i + step > start:
-                positions_N1 = torch.arange(i, min(i + step, N))[:, None]
+        for i, end in pieces:
+            scores_NX = torch.mm(k_BND[0, i:end].float(), q_DX, out=held_NX[: end - i])
+            if i >= new:
+                hidden_NT = torch.arange(i, end)[:, None] > torch.arange(start, start + T)
                 scores_NX.nan_to_num_(nan=NAN_SCORE, posinf=float("inf"), neginf=float("-inf"))
-                scores_NX.masked_fill_(positions_N1 > seen_X, float("-inf"))
+                scores_NX.view(-1, G, T).masked_fill_(hidden_NT[:, None], float("-inf"))
                 scores_NX = F.pad(scores_NX, (0, 0, 0, -len(scores_NX) % block), value=float("-inf"))
             best_NX = scores_NX.unflatten(0, (-1, block)).amax(1)
             if best_NX.isnan().any():

@@ -28,6 +28,7 @@ from pilotfish.model.config import M3Config, TextConfig, VisionConfig
 from pilotfish.model.engine import DTypeName, chunk_for, pick_device, pick_dtype
 from pilotfish.model.images import FACTOR, clip_patches
 from pilotfish.model.m3 import M3, count_parameters, initialise
+from pilotfish.model.memory import keep_freed_memory
 from pilotfish.model.protocol import Clip, ModelError
 from pilotfish.model.sequence import Tokens, TokenSequence
 from pilotfish.model.vision import Grid
@@ -50,6 +51,8 @@ class Ours:
     """This project's network as `Engine` runs it: prompts in chunks, answers token by token."""
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype, clip: Clip):
+        if device.type == "cpu":
+            keep_freed_memory()
         self.model, config = checkpoint.load(folder, device, dtype)
         self.device, self.clip = device, clip
         self.place_ids = (config.image_token_id, config.video_token_id)

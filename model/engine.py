@@ -30,7 +30,7 @@ from pilotfish.model.constraint import CallConstraints
 from pilotfish.model.features import Features
 from pilotfish.model.folder import find_folder
 from pilotfish.model.images import Media, clip_grid
-from pilotfish.model.memory import memory_named
+from pilotfish.model.memory import keep_freed_memory, memory_named
 from pilotfish.model.parser import AnswerParser
 from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import (
@@ -114,6 +114,7 @@ class Engine:
         on_cpu = chosen.type == "cpu"
         if on_cpu:
             torch.set_num_threads(cpu_threads())
+            keep_freed_memory()
         self.tokenizer = Tokenizer.from_folder(folder)
         self.format = ChatFormat.from_folder(folder, self.tokenizer, clip_grid)
         with memory_named(f"the weights of {folder.name} on {chosen}", "choose a smaller checkpoint"):

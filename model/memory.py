@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import torch
 from pilotfish.model.protocol import ModelError
 
 GIB = 1024**3
+KEPT_BYTES = 128 * 1024**2
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of malloc.h
 
 
 def free_bytes(device: torch.device) -> int:
@@ -30,6 +33,18 @@ def free_bytes(device: torch.device) -> int:
 def gib(count: int) -> str:
     """Bytes as a person reads them in a sentence."""
     return f"{count / GIB:.2f} GiB"
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep up to `KEPT_BYTES` that it freed instead of giving them back; whether it can.
+
+    The layers of a pass on a CPU ask for the same few megabytes again and again, and a page that is new costs
+    more than what is written to it. Only glibc is asked.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return False
+    return bool(libc.mallopt(_MMAP_THRESHOLD, KEPT_BYTES) and libc.mallopt(_TRIM_THRESHOLD, KEPT_BYTES))
 
 
 @contextlib.contextmanager
