@@ -196,7 +196,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
     unknown outcome and is not repeated. Where a screen cannot be brought back, the episode starts again and
     the log keeps both. A benchmark goes on with the first episode that has no end.
     """
-    from pilotfish.agent.events import option_of, read_run
+    from pilotfish.agent.events import LogError, option_of, read_run
     from pilotfish.agent.show import say
 
     found = read_run(folder)
@@ -204,7 +204,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         say(warning, sys.stderr)
     started = found.started
     if found.ended is not None and found.ended.status == "finished":
-        raise typer.BadParameter(f"the run {started.run} has finished; there is nothing to resume")
+        raise LogError(f"The run {started.run} has finished; there is nothing to resume.")
     saved = option_of(started, "settings")
     settings = settings_of(**saved | ({"yes": True} if yes else {}))
     if started.command == "bench":

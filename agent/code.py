@@ -15,7 +15,7 @@ from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.code_work import CodeWork
 from pilotfish.agent.freeform import FreeForm
-from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
+from pilotfish.agent.models import attention_of, model_name, open_model, reach, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Ask
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
@@ -23,7 +23,14 @@ from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import standing, unknown_call
 from pilotfish.agent.run import OnEvent, closing_record, policy_of, report
-from pilotfish.agent.run_folder import PATCH, SNAPSHOTS, WORKSPACE, check_writable, new_run_folder
+from pilotfish.agent.run_folder import (
+    PATCH,
+    SNAPSHOTS,
+    WORKSPACE,
+    check_writable,
+    kept_apart,
+    new_run_folder,
+)
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import check_start
 from pilotfish.agent.stopping import Stop, stop_on_signals
@@ -77,12 +84,13 @@ async def run_code(
         raise TaskError("The instruction is empty; say what to do.")
     repository = find_repository(Path(target.repository))
     _check_results(target, repository)
-    settings = _kept_apart(settings, repository)
+    settings = kept_apart(settings, repository.folder, "the repository")
     check_start(FreeForm(""), settings, None)
     if model is None:
         if (weakness := shortcoming(settings, None)) is not None:
             warn(weakness)
         model = open_model(settings)(None)
+        await reach(model, settings)
     budget_for(model, target.context_tokens)
     folder = new_run_folder(settings.record_dir)
     with stop_on_signals() as stop, log.EventLog(folder, on_event) as events:
@@ -124,7 +132,9 @@ async def resume_code(
         raise log.LogError(log.cannot_go_on(run.started)) from None
     repository = find_repository(Path(target.repository))
     check_start(FreeForm(""), settings, None)
-    model = model or open_model(settings)(None)
+    if model is None:
+        model = open_model(settings)(None)
+        await reach(model, settings)
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
         groups = run.episodes()
         unknown = unknown_call(groups[-1]) if groups else None
@@ -329,20 +339,6 @@ def _check_results(target: CodeTarget, repository: Repository) -> None:
         check_writable(Path(target.patch).absolute().parent)
         if Path(target.patch).exists():
             raise TaskError(f"--patch {target.patch} exists; give the name of a new file.")
-
-
-def _kept_apart(settings: Settings, repository: Repository) -> Settings:
-    """The settings with a place for the run that is not in the repository. Raises `TaskError`."""
-    runs = settings.record_dir
-    if not runs.resolve().is_relative_to(repository.folder):
-        return settings
-    if settings.record_dir != Settings.model_fields["record_dir"].default:
-        raise TaskError(
-            f"The run's folder would lie in the repository, in {runs.absolute()}; choose another place with "
-            "--record-dir."
-        )
-    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return settings.model_copy(update={"record_dir": home / "pilotfish" / "runs"})
 
 
 def _goes_on(stop: Stop) -> Callable[[], None]:

@@ -118,6 +118,15 @@ def served_model(settings: Settings) -> RemoteModel:
     )
 
 
+async def reach(model: Model, settings: Settings) -> None:
+    """Raise `ModelError` if the server of a model that a server answers for cannot be reached."""
+    if settings.model.startswith(SERVED):
+        from pilotfish.model.remote import RemoteModel
+
+        if isinstance(model, RemoteModel):
+            await model.server.reach()
+
+
 def _address(model: str) -> tuple[str, str]:
     """The URL, which may be empty, and the name in `openai:NAME` or `openai:URL#NAME`."""
     address = model.removeprefix(SERVED)

@@ -19,7 +19,7 @@ from pilotfish.agent.policy import Ask, Policy
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import standing, unknown_call
-from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, new_run_folder
+from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
@@ -99,8 +99,9 @@ async def run_target(
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
     job_for, task = _resolve(target, settings)
+    if target.workspace is not None:
+        settings = kept_apart(settings, Path(target.workspace), "the workspace")
     folder = new_run_folder(settings.record_dir)
-    _keep_apart(target, folder)
     check_start(_environment(target, task), settings, task, in_place=not target.review)
     if target.host:
         HostDesktop.check(target.monitor)
@@ -181,15 +182,6 @@ async def resume_target(
             async with Player(settings, events, policy, stop, on_progress) as player:
                 await player.play(job, model, resumed=here)
     return _result(run.folder)
-
-
-def _keep_apart(target: Target, folder: Path) -> None:
-    """Raise `TaskError` for a run whose log and snapshots its own programs could rewrite."""
-    if target.workspace is not None and folder.resolve().is_relative_to(Path(target.workspace).resolve()):
-        raise TaskError(
-            f"The run's folder {folder.absolute()} would lie in the workspace, where programs inside could "
-            "rewrite it; choose another place with --record-dir."
-        )
 
 
 def _warning(host: HostDesktop, settings: Settings) -> str:

@@ -7,6 +7,10 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pilotfish.agent.settings import Settings
 
 PATCH = "changes.patch"
 """What `pilotfish code` hands back."""
@@ -52,3 +56,23 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise LogError(cannot("write", folder, error)) from error
+
+
+def kept_apart(settings: Settings, folder: Path, what: str) -> Settings:
+    """The settings with a place for the run that is not in a folder, where programs inside could rewrite its
+    log. what: the folder, in words. Raises `TaskError` where that place was chosen.
+    """
+    from pilotfish.tasks.reader import TaskError
+
+    runs = settings.record_dir
+    if not runs.resolve().is_relative_to(folder.resolve()):
+        return settings
+    if runs == type(settings).model_fields["record_dir"].default:
+        home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        runs = home / "pilotfish" / "runs"
+    if runs.resolve().is_relative_to(folder.resolve()):
+        raise TaskError(
+            f"The run's folder would lie in {what}, in {runs.absolute()}; choose another place with "
+            "--record-dir."
+        )
+    return settings.model_copy(update={"record_dir": runs})

@@ -208,6 +208,21 @@ class Server:
         if reader.finish is None and not reader.done and (isinstance(pieces, EventLines) or not reader.begun):
             raise Trouble("ended the connection")
 
+    async def reach(self) -> None:
+        """Raise ModelError when nothing can be reached there; what answers, or is slow to, may do."""
+        try:
+            async with asyncio.timeout(self.patience.connect_s), self.client() as client:
+                await client.get(f"{self.url}/models")
+        except TimeoutError:
+            return
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            failure = self._transport(error)
+            raise ModelError(
+                f"{self} {failure}; start it." if isinstance(failure, Trouble) else str(failure)
+            ) from None
+        except httpx2.HTTPError:
+            return
+
     async def models(self) -> list[str]:
         """The names of the models that the server lists. Raises ModelError when it does not say."""
         seconds = self.patience.connect_s

@@ -333,3 +333,11 @@ async def test_words_of_the_repository_are_marked_and_cannot_end_their_quotation
     # What the tests print is marked too.
     sent = str(model.requests[1][0][-1].parts[0])
     assert "the end of what the tests printed" in sent
+
+
+def test_a_server_that_is_not_there_is_told_before_any_work(repo: Path, command_here: Command) -> None:
+    words = ("repo", "Work.", "--test", "touch /tmp/ran", "--model", "openai:http://127.0.0.1:9/v1#m")
+    done = command_here("code", *words)
+    assert done.status == 1
+    assert "cannot be reached" in done.err
+    assert not (repo.parent / "runs").exists()

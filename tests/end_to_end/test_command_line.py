@@ -171,7 +171,7 @@ def test_a_run_is_solved_recorded_and_replayed(tmp_path: Path, counting: Path) -
     assert json.loads(atif.stdout)["path"] == str(tmp_path / "run.json")
     assert len(json.loads((tmp_path / "run.json").read_text())["steps"]) == 32
     again = pilotfish("resume", run, cwd=tmp_path)
-    assert again.returncode == 2
+    assert again.returncode == 1
     assert "nothing to resume" in again.stderr
     shown = pilotfish("show", run, cwd=tmp_path)
     assert '  30  shell {"command": "echo 29' in shown.stdout
@@ -407,3 +407,14 @@ def test_a_person_is_asked_on_the_terminal(tmp_path: Path, key: bytes, lines: in
     assert b"\x1b[2J" not in said
     count = only_run(tmp_path) / "workspace" / "count.txt"
     assert (len(count.read_text().splitlines()) if count.exists() else 0) == lines
+
+
+def test_a_run_in_the_folder_where_one_stands_is_kept_elsewhere(
+    tmp_path: Path, command_here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path.parent / "state"))
+    words = ("run", "--instruction", "Work.", "--workspace", ".", "--model", "solution")
+    assert "has no reference solution" in command_here(*words).err
+    assert "would lie in the workspace" in command_here(*words, "--record-dir", "here").err
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert "would lie in the workspace" in command_here(*words).err
