@@ -25,7 +25,7 @@ from torch import Tensor
 from pilotfish.model import checkpoint, saved
 from pilotfish.model.bench_spec import Spec
 from pilotfish.model.config import M3Config, TextConfig, VisionConfig
-from pilotfish.model.engine import DTypeName, chunk_for, pick_device, pick_dtype
+from pilotfish.model.device import DTypeName, chunk_for, pick_device, pick_dtype
 from pilotfish.model.images import FACTOR, clip_patches
 from pilotfish.model.m3 import M3, count_parameters, initialise
 from pilotfish.model.memory import keep_freed_memory

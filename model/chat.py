@@ -98,7 +98,10 @@ class ChatFormat:
         Raises `ModelError` when the template refuses the conversation or silently drops a part of it.
         """
         pieces = list(self._pieces(conversation, tools, thinking, add_generation_prompt))
-        ids = [i for piece in pieces for i in self._ids_of(piece)]
+        encoded = self.tokenizer.encode_each(piece for piece in pieces if isinstance(piece, str))
+        ids: list[int] = []
+        for piece in pieces:
+            ids += [piece] if isinstance(piece, int) else next(encoded)
         return Prompt(ids, _media_of(conversation))
 
     def render_training(
@@ -142,16 +145,16 @@ class ChatFormat:
         rendered = render_template(
             self.template, conversation, tools, thinking, add_generation_prompt, veil.hide, veil.tojson
         )
-        text = ""
+        texts: list[str] = []
         for piece in self._expanded(veil.reveal(rendered), _media_of(conversation)):
             if isinstance(piece, str):
-                text += piece
+                texts.append(piece)
                 continue
-            if text:
+            if text := "".join(texts):
                 yield text
-                text = ""
+            texts.clear()
             yield piece
-        if text:
+        if text := "".join(texts):
             yield text
 
     def _expanded(self, revealed: Iterable[tuple[str, bool]], media: Sequence[Media]) -> Iterator[int | str]:

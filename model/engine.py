@@ -1,23 +1,22 @@
 """The in-process `Model`: renders a conversation, computes what is new of it, and writes the answer.
 
-The network runs in one worker thread, so the event loop stays free; the thread looks at every answer's `stop`
-before every layer while it reads a prompt, and before every token.
+Prompts are rendered in threads of their own and the network runs in one worker thread, so the event loop
+stays free and no answer waits for another's rendering; the worker looks at every answer's `stop` before every
+layer while it reads a prompt, and before every token.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +24,8 @@ from torch import Tensor
 from pilotfish.model import checkpoint
 from pilotfish.model.answer import Answer
 from pilotfish.model.chat import ChatFormat, Thinking
-from pilotfish.model.config import M3Config
 from pilotfish.model.constraint import CallConstraints
+from pilotfish.model.device import DTypeName, chunk_for, cpu_threads, device_name, pick_device, pick_dtype
 from pilotfish.model.features import Features
 from pilotfish.model.folder import find_folder
 from pilotfish.model.images import Media, clip_grid
@@ -43,6 +42,7 @@ from pilotfish.model.protocol import (
     ToolSpec,
     Usage,
 )
+from pilotfish.model.request import Laid, Reason, Request
 from pilotfish.model.rows import WIDTH
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
 from pilotfish.model.saved import key_of
@@ -52,39 +52,12 @@ from pilotfish.model.stopping import StopFilter
 from pilotfish.model.text import AttentionKind
 from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
 
-DTypeName = Literal["auto", "bfloat16", "float32"]
-Reason = Literal["end", "length", "time", "stop"]
-
-CPU_CHUNK, GPU_CHUNK, WIDE_GPU_CHUNK = 256, 8192, 2048
-"""Tokens computed at once; on a GPU so many that computing takes about as long as launching it."""
-WIDE = 2048
-"""Width of the text tower from which on fewer do."""
 AT_ONCE = WIDTH
 """Answers computed at once; others wait. One decoding pass is enough for them."""
 
 
-@dataclass
-class Request:
-    """What was asked, whom to tell, and what it cost so far in wall seconds."""
-
-    conversation: Sequence[Message]
-    tools: Sequence[ToolSpec]
-    limits: Limits
-    stopped: Callable[[], bool]
-    tell: Callable[[Chunk], None]
-    came_s: float
-    deadline_s: float | None = None
-    begun_s: float | None = None
-    vision_s: float = 0.0
-    prefill_s: float = 0.0
-    together: int = 1
-    """The most answers that were computed at once meanwhile."""
-
-    def cut_short(self) -> Reason | None:
-        """Why the answer ends now, if it does."""
-        if self.stopped():
-            return "stop"
-        return None if self.deadline_s is None or time.perf_counter() < self.deadline_s else "time"
+RENDERERS = 4
+"""Prompts rendered at once; others wait."""
 
 
 class Engine:
@@ -125,6 +98,7 @@ class Engine:
         self.sequence = self.prefixes.new()
         self.features = Features(self.model)
         self._scheduler = Scheduler(AT_ONCE)
+        self._renderers = ThreadPoolExecutor(RENDERERS, "render")
         self._device = device_name(chosen)
 
     @property
@@ -198,16 +172,23 @@ class Engine:
         Raises ModelError when the conversation cannot be rendered or does not fit the context, when memory
         runs out, and when the network's scores are not numbers.
         """
+        came_s = time.perf_counter()
+        prompt = await self._rendered(conversation, tools, limits, stop)
+        if prompt is None:
+            yield EndChunk("stop" if stop.is_set() else "time")
+            return
         loop = asyncio.get_running_loop()
         chunks: asyncio.Queue[Chunk | None] = asyncio.Queue()
         left = threading.Event()
 
         def tell(chunk: Chunk | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed on the way
+            try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop was closed on the way, and nobody will read on
+                left.set()
 
         request = Request(
-            conversation, tools, limits, lambda: stop.is_set() or left.is_set(), tell, time.perf_counter()
+            prompt, tools, limits, lambda: stop.is_set() or left.is_set(), tell, came_s, time.perf_counter()
         )
         task = self._scheduler.submit(self._answer(request), lambda: request.cut_short() is not None)
         task.add_done_callback(lambda _: tell(None))
@@ -225,19 +206,50 @@ class Engine:
                 task.result()
         finally:
             # Whoever leaves early must not leave an answer behind that is still computed.
-            leaving.cancel()
             left.set()
-            if not self._scheduler.leave(task) and not task.done():
-                await asyncio.wait([asyncio.wrap_future(task)])
+            if not loop.is_closed():
+                leaving.cancel()
+                if not self._scheduler.leave(task) and not task.done():
+                    await asyncio.wait([asyncio.wrap_future(task)])
 
     def close(self) -> None:
         """Wait for all answers to end."""
+        self._renderers.shutdown(cancel_futures=True)
         self._scheduler.close()
+
+    async def _rendered(
+        self, conversation: Sequence[Message], tools: Sequence[ToolSpec], limits: Limits, stop: asyncio.Event
+    ) -> Laid | None:
+        """A conversation as a prompt; None when it is stopped, or its time is up, before it is one."""
+        job: asyncio.Future[Any] = asyncio.wrap_future(
+            self._renderers.submit(self._lay, conversation, tools, limits.thinking)
+        )
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait(
+                [job, stopping], timeout=limits.max_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            laid: Laid | None = job.result() if job.done() else None
+            return laid
+        finally:
+            stopping.cancel()
+            job.cancel()
+
+    def _lay(self, conversation: Sequence[Message], tools: Sequence[ToolSpec], thinking: Thinking) -> Laid:
+        """Render a conversation; raises ModelError when that fails or leaves no room for an answer."""
+        prompt = self.format.render(conversation, tools, thinking)
+        if len(prompt.ids) >= self.context:
+            raise ModelError(
+                f"The conversation has {len(prompt.ids)} tokens and {self.name} reads at most "
+                f"{self.context - 1}; drop its oldest clips or start a new one."
+            )
+        place_ids = (self.config.image_token_id, self.config.video_token_id)
+        return Laid(Tokens.lay_out(prompt.ids, prompt.media, place_ids), prompt.media)
 
     def _answer(self, request: Request) -> Steps:
         """Compute one answer, step by step, and tell its chunks."""
         limits = request.limits
-        request.deadline_s = time.perf_counter() + limits.max_seconds
+        request.deadline_s = time.perf_counter() + limits.max_seconds - (request.rendered_s - request.came_s)
         sampler = Sampler(
             temperature=limits.temperature,
             top_p=limits.top_p,
@@ -252,15 +264,7 @@ class Engine:
             if limits.constrained
             else None
         )
-        prompt = self.format.render(request.conversation, request.tools, limits.thinking)
-        place_ids = (self.config.image_token_id, self.config.video_token_id)
-        tokens = Tokens.lay_out(prompt.ids, prompt.media, place_ids)
-        room = self.context - len(tokens)
-        if room < 1:
-            raise ModelError(
-                f"The conversation has {len(tokens)} tokens and {self.name} reads at most "
-                f"{self.context - 1}; drop its oldest clips or start a new one."
-            )
+        tokens, media = request.prompt.tokens, request.prompt.media
         answer = Answer(
             AnswerParser(request.tools, starts_in_thinking=in_thinking),
             self.tokenizer.decoder(),
@@ -268,14 +272,14 @@ class Engine:
             constraint,
             StopFilter(limits.stop),
         )
-        most = max(0, min(limits.max_tokens, room))
+        most = max(0, min(limits.max_tokens, self.context - len(tokens)))
         with memory_named(f"a conversation of {len(tokens)} tokens", "drop its oldest clips"):
             sequence = yield from self._sequence(tokens, most, request)
             cached = 0 if sequence is None else sequence.length
             scores, reason = None, None
             try:
                 if sequence is not None:
-                    scores = yield from self._read(sequence, tokens, prompt.media, request)
+                    scores = yield from self._read(sequence, tokens, media, request)
                 read_s = time.perf_counter()
                 if sequence is not None and scores is not None:
                     reason = yield from self._write(sequence, scores, answer, most, request)
@@ -405,56 +409,3 @@ class Engine:
             ends.add(config.text.eos_token_id)
         known = [tokenizer.markers[marker] for marker in MEDIA_TOKENS if marker in tokenizer.markers]
         return frozenset(ends), [*known, *range(tokenizer.vocab_size, vocab)]
-
-
-def chunk_for(config: M3Config, device: torch.device) -> int:
-    """Tokens of a prompt that are computed at once."""
-    if device.type == "cpu":
-        return CPU_CHUNK
-    return GPU_CHUNK if config.text.hidden_size < WIDE else WIDE_GPU_CHUNK
-
-
-def pick_device(name: str) -> torch.device:
-    """The device a setting means; raises ModelError for one that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise ModelError(f"There is no device {name!r} here; choose auto or cpu.") from None
-    return device
-
-
-def device_name(device: torch.device) -> str:
-    """A device as a person knows it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{device.type}, {torch.get_num_threads()} threads"
-
-
-def pick_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
-    """The dtype a setting means on a device; raises ModelError for a name outside `DTypeName`."""
-    if name == "auto":
-        name = "bfloat16" if device.type != "cpu" or cpu_has_bf16() else "float32"
-    if name not in ("bfloat16", "float32"):
-        raise ModelError(f"dtype is {name!r}; choose auto, bfloat16 or float32.")
-    return torch.bfloat16 if name == "bfloat16" else torch.float32
-
-
-def cpu_has_bf16() -> bool:
-    """Whether this CPU multiplies bf16 natively; without, bf16 is several times slower than fp32."""
-    has = torch.cpu.get_capabilities()
-    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-
-
-def cpu_threads() -> int:
-    """Threads for the network: half the cores, because the desktop and the browser run beside it.
-
-    More threads than free cores make every small product wait for the slowest: on two busy cores two threads
-    were measured twenty times slower than one. OMP_NUM_THREADS overrides.
-    """
-    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
-        return max(1, int(os.environ["OMP_NUM_THREADS"]))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // 2)

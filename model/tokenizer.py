@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +31,29 @@ IMAGE = "]<]image[>["
 VIDEO = "]<]video[>["
 IMAGE_START = "]<]start of image[>["
 IMAGE_END = "]<]end of image[>["
+
+_AT_ONCE = 256 * 1024
+"""Characters that are encoded in one call; other Python threads go on meanwhile, and others' calls wait."""
+_PIECE = 16 * 1024
+"""Characters after which a text is cut, so that its pieces are encoded at the same time."""
+_CUT = re.compile("\n(?=[A-Za-z])")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WORDS = (
+    rf"X?{_UPPER}*{_LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|X?{_UPPER}+{_LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+)
+_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+CUTTABLE = frozenset(
+    (
+        # o200k's
+        _WORDS.replace("X", r"[^\r\n\p{L}\p{N}]")
+        + rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACE}",
+        # nano's
+        r'</?[A-Za-z_]+(?: name="[A-Za-z_]+")?>| ?[a-z]+(?:_[a-z]+)+|'
+        + _WORDS.replace("X", " ")
+        + rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}][^\s\p{{L}}\p{{N}}<]*[\r\n/]*|{_SPACE}",
+    )
+)
+"""Patterns of pre-tokens that end at a line's end when a letter follows, and look no further."""
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -52,6 +75,7 @@ class Tokenizer:
             self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
         except Exception as error:  # the library raises bare Exception for every fault of the file
             raise ModelError(f"{source} is not a tokenizer ({error}); fetch the checkpoint again") from error
+        self._cuttable = _is_cuttable(ordinary)
         self._bytes = _token_bytes(vocab, self.markers)
         by_length = sorted(filter(None, self.markers), key=len, reverse=True)
         self._marker_pattern = (
@@ -119,8 +143,49 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text. No text, whatever it spells, yields an added token."""
-        ids: list[int] = self._ordinary.encode(_without_surrogates(text), add_special_tokens=False).ids
+        (ids,) = self.encode_each([text])
         return ids
+
+    def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
+        """`encode` of each text in turn, some hundred thousand characters ahead.
+
+        Long ones are encoded by several threads, and meanwhile other threads of Python go on.
+        """
+        batch: list[tuple[str, bool]] = []  # pieces, and whether each is its text's last
+        held, ids = 0, list[int]()
+        for text in texts:
+            for piece in self._pieces(_without_surrogates(text)):
+                batch.append(piece)
+                held += len(piece[0])
+                if held >= _AT_ONCE:
+                    for found, is_last in self._encoded(batch):
+                        ids += found
+                        if is_last:
+                            yield ids
+                            ids = []
+                    batch, held = [], 0
+        for found, is_last in self._encoded(batch):
+            ids += found
+            if is_last:
+                yield ids
+                ids = []
+
+    def _encoded(self, batch: list[tuple[str, bool]]) -> Iterator[tuple[list[int], bool]]:
+        pieces = [piece for piece, _ in batch]
+        if sum(map(len, pieces)) > _PIECE:
+            encodings = self._ordinary.encode_batch_fast(pieces, add_special_tokens=False)
+        else:  # what is short does not wait for the library's threads, which may be busy with what is long
+            encodings = [self._ordinary.encode(piece, add_special_tokens=False) for piece in pieces]
+        for encoding, (_, is_last) in zip(encodings, batch, strict=True):
+            yield encoding.ids, is_last
+
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """A text cut where its tokens are the same without the cut, and whether each piece is the last."""
+        start = 0
+        while self._cuttable and (cut := _CUT.search(text, start + _PIECE)) is not None:
+            yield text[start : cut.end()], False
+            start = cut.end()
+        yield text[start:], True
 
     def encode_markers(self, text: str) -> list[int]:
         """Ids of trusted text, in which a marker's spelling means the marker."""
@@ -170,6 +235,21 @@ def _without_surrogates(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _is_cuttable(description: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer splits text by one of the `CUTTABLE` patterns and does nothing else before."""
+    cut = description.get("pre_tokenizer") or {}
+    steps = cut.get("pretokenizers", [cut]) if cut.get("type") == "Sequence" else []
+    return (
+        description.get("normalizer") is None
+        and [step.get("type") for step in steps] == ["Split", "ByteLevel"]
+        and steps[0].get("pattern", {}).get("Regex") in CUTTABLE
+        and steps[0].get("behavior") == "Isolated"
+        and not steps[0].get("invert")
+        and not steps[1].get("use_regex", True)
+        and not steps[1].get("add_prefix_space", True)
+    )
 
 
 def _token_bytes(vocab: Mapping[str, int], markers: Mapping[str, int]) -> dict[int, bytes]:

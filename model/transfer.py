@@ -19,8 +19,8 @@ from torch import Tensor
 
 PIECE_BYTES = 4 * 1024**2
 """What a thread takes at once; much larger and it would leave the processor's cache before it is summed."""
-THREADS = 16
-"""Threads at most; copying out of the page cache takes that many to come near a GPU's bus."""
+THREADS = 8
+"""Threads at most; copying out of the page cache takes some to come near a GPU's bus."""
 
 Raw = npt.NDArray[np.uint8]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from itertools import pairwise
@@ -16,7 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pilotfish.model import checkpoint
-from pilotfish.model.engine import AT_ONCE, CPU_CHUNK, Engine, cpu_threads, pick_device, pick_dtype
+from pilotfish.model.device import CPU_CHUNK, cpu_threads, pick_device, pick_dtype
+from pilotfish.model.engine import AT_ONCE, Engine
 from pilotfish.model.features import Features
 from pilotfish.model.m3 import M3
 from pilotfish.model.protocol import (
@@ -328,6 +330,40 @@ async def test_the_event_loop_stays_free(endless: Engine) -> None:
     await answer(endless, HELLO, max_tokens=50)
     ticker.cancel()
     assert ticks > 50
+
+
+async def test_others_go_on_while_a_large_prompt_is_rendered(endless: Engine) -> None:
+    large = (Message("user", ("The quick brown fox, 1 2 3. " * 150_000,)),)
+    rendering = asyncio.create_task(answer(endless, large))
+    await asyncio.sleep(0)
+    writing = end_of(await answer(endless, HELLO, max_tokens=3))
+    assert writing.usage.output_tokens == 3
+    assert not rendering.done(), "it did not wait for the other's rendering"
+    with pytest.raises(ModelError, match="reads at most"):
+        await rendering
+
+
+async def test_a_prompt_being_rendered_is_stopped_and_timed(endless: Engine) -> None:
+    large = (Message("user", ("The quick brown fox, 1 2 3. " * 20_000,)),)
+    assert await answer(endless, large, max_seconds=0.01) == [EndChunk("time")]
+    stop = asyncio.Event()
+    stopped = asyncio.create_task(answer(endless, large, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await stopped == [EndChunk("stop")]
+
+
+def test_a_loop_that_is_closed_in_the_midst_leaves_nothing_behind(endless: Engine) -> None:
+    loop = asyncio.new_event_loop()
+    stream = endless.respond(
+        HELLO, (), stop=asyncio.Event(), limits=Limits(max_seconds=1e6, max_tokens=10**6)
+    )
+    loop.run_until_complete(anext(stream))
+    loop.close()
+    began_s = time.perf_counter()
+    endless.close()
+    assert time.perf_counter() - began_s < 20
+    del stream
 
 
 async def test_leaving_early_stops_the_work(endless: Engine) -> None:

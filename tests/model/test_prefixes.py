@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pilotfish.model.engine import CPU_CHUNK, Engine
+from pilotfish.model.device import CPU_CHUNK
+from pilotfish.model.engine import Engine
 from pilotfish.model.info import cache_bytes_per_token
 from pilotfish.model.m3 import M3
 from pilotfish.model.prefixes import KEPT, Prefixes

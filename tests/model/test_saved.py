@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pilotfish.model import transfer
-from pilotfish.model.engine import CPU_CHUNK, Engine
+from pilotfish.model.device import CPU_CHUNK
+from pilotfish.model.engine import Engine
 from pilotfish.model.m3 import M3
 from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import Clip, Limits, Message, ModelError, ProgressChunk

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pilotfish.model.engine import AT_ONCE, CPU_CHUNK, Engine
+from pilotfish.model.device import CPU_CHUNK
+from pilotfish.model.engine import AT_ONCE, Engine
 from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import EndChunk, Limits, Message, ModelError, TextChunk
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import pilotfish.model
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.tokenizer import (
+    CUTTABLE,
     DOCUMENT_START,
     IMAGE,
     NAMESPACE,
@@ -41,6 +42,53 @@ TRICKY = st.lists(
     ),
     max_size=8,
 ).map("".join)
+
+
+def of_o200k() -> Tokenizer:
+    """Nano's vocabulary behind the pattern of o200k, which M3's own tokenizer is of the family of."""
+    described = json.loads((NANO / "tokenizer.json").read_text())
+    split = described["pre_tokenizer"]["pretokenizers"][0]
+    (split["pattern"]["Regex"],) = CUTTABLE - {split["pattern"]["Regex"]}
+    return Tokenizer(described)
+
+
+CUT_TEXT = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["\n", "\r\n", "a", "Ab", " ", "  ", "\n\n", "\t", "'s", "1", "/", "<a", "</b>", "_x", "."]
+        ),
+        st.sampled_from(
+            ["\N{GRINNING FACE}", "\u0301", "\ud83d", "\ude00", "\x85", "\u2028", "\u017f", *MARKERS]
+        ),
+        st.text(max_size=3),
+    ),
+    max_size=30,
+).map("".join)
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, of_o200k()], ids=["nano", "o200k"])
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(CUT_TEXT, max_size=4), piece=st.integers(0, 9), at_once=st.integers(1, 40))
+def test_cutting_a_text_changes_no_id(
+    tokenizer: Tokenizer, texts: list[str], piece: int, at_once: int
+) -> None:
+    def whole(text: str) -> list[int]:
+        valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return tokenizer._ordinary.encode(valid, add_special_tokens=False).ids
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pilotfish.model.tokenizer._PIECE", piece)
+        patch.setattr("pilotfish.model.tokenizer._AT_ONCE", at_once)
+        assert list(tokenizer.encode_each(texts)) == [whole(text) for text in texts]
+        assert [tokenizer.encode(text) for text in texts] == [whole(text) for text in texts]
+
+
+def test_long_texts_are_cut() -> None:
+    text = "Say it.\n" * 9000
+    assert len(list(TOKENIZER._pieces(text))) == 5
+    other = json.loads((NANO / "tokenizer.json").read_text())
+    other["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\s*\w+"
+    assert len(list(Tokenizer(other)._pieces(text))) == 1, "who knows where another pattern may be cut"
 
 
 def test_nanos_ids_are_m3s_in_small() -> None:
