@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from pilotfish.tasks.episodes.pages import Screen, Unreachable
+from pilotfish.tasks.episodes.pages import Box, Screen, Target, Unreachable
 from pilotfish.tasks.episodes.steps import Expert, Steps, scroll
 
 EXPERTS: dict[str, Expert] = {}
@@ -54,11 +54,34 @@ def match(pattern: str, text: str) -> tuple[str, ...]:
     return tuple(found.groups())
 
 
-async def scroll_to(s: Screen, target: str, frame: str) -> Steps:
-    """Turn the wheel over a scrolling box, one click at a time, until an element in it is shown whole."""
+async def box_of(s: Screen, element: str) -> Box:
+    """Where an element lies, whether it is covered or not."""
+    x0, y0, x1, y1 = await s.js(
+        f"(()=>{{const r={element}.getBoundingClientRect();return [r.left,r.top,r.right,r.bottom]}})()"
+    )
+    return x0, y0, x1, y1
+
+
+def point(x: float, y: float) -> Target:
+    """A place in CSS pixels where no element of its own lies."""
+    return Target((x - 2, y - 2, x + 2, y + 2), x, y)
+
+
+def middle(target: Target) -> Target:
+    """The same target with its point in the middle of its box, where a drag is to begin or end."""
+    x0, y0, x1, y1 = target.box
+    return Target(target.box, (x0 + x1) / 2, (y0 + y1) / 2)
+
+
+async def scroll_to(s: Screen, target: str, frame: str, amount: int = 1) -> Steps:
+    """Turn the wheel over a scrolling box, `amount` clicks at a time, until an element is shown."""
+    begun = 0
     for _ in range(16):
         where = await s.js(f"pf.beyond({target},{frame})")
         if not where:
             return
-        yield scroll(await s.target(frame), "down" if where > 0 else "up", 1)
+        begun = begun or where
+        if where != begun:  # too far
+            amount = 1
+        yield scroll(await s.target(frame), "down" if where > 0 else "up", amount)
     raise Unreachable(f"scrolling does not show {target}")

@@ -6,7 +6,13 @@ correctly after a deliberate slip. `EXPERTS` maps task names to experts.
 
 from __future__ import annotations
 
-from pilotfish.tasks.episodes import experts_first, experts_second, experts_third
+from pilotfish.tasks.episodes import (
+    experts_fifth,
+    experts_first,
+    experts_fourth,
+    experts_second,
+    experts_third,
+)
 from pilotfish.tasks.episodes.expert_tools import EXPERTS
 
-__all__ = ["EXPERTS", "experts_first", "experts_second", "experts_third"]
+__all__ = ["EXPERTS", "experts_fifth", "experts_first", "experts_fourth", "experts_second", "experts_third"]

@@ -64,7 +64,7 @@ async def social_media(s: Screen) -> Steps:
     post = (
         f"pf.all('.media').find((m)=>pf.clean(m.querySelector('.username').textContent)==={json.dumps(user)})"
     )
-    async for step in scroll_to(s, post, first("#area")):
+    async for step in scroll_to(s, post, first("#area"), 2):
         yield step
     if action in ("Reply", "Retweet", "Like"):
         yield click(await s.target(f"{post}.querySelector('.{action.lower()}')"))
@@ -72,7 +72,7 @@ async def social_media(s: Screen) -> Steps:
     yield click(await s.target(f"{post}.querySelector('.more')"))
     says = f"(l)=>pf.clean(l.textContent).startsWith({json.dumps(action)})"
     item = f"[...{post}.querySelectorAll('li')].find({says})"
-    async for step in scroll_to(s, item, first("#area")):
+    async for step in scroll_to(s, item, first("#area"), 2):
         yield step
     yield click(await s.target(item))
 
@@ -84,11 +84,11 @@ async def social_media_all(s: Screen) -> Steps:
     posts = f"pf.all('.media').filter({by})"
     for i in range(await s.js(f"{posts}.length")):
         knob = f"{posts}[{i}].querySelector('.{action.lower()}')"
-        async for step in scroll_to(s, knob, first("#area")):
+        async for step in scroll_to(s, knob, first("#area"), 2):
             yield step
         yield click(await s.target(knob))
     submit = first("#submitRow button")
-    async for step in scroll_to(s, submit, first("#area")):
+    async for step in scroll_to(s, submit, first("#area"), 2):
         yield step
     yield click(await s.target(submit))
 
@@ -121,14 +121,14 @@ async def email_inbox(s: Screen) -> Steps:
     what, name, text = _errand(s)
     by = f"(t)=>t.querySelector('.email-sender').textContent==={json.dumps(name)}"
     thread = f"pf.all('#main .email-thread').find({by})"
-    async for step in scroll_to(s, thread, first("#main")):
+    async for step in scroll_to(s, thread, first("#main"), 2):
         yield step
     if what in ("delete", "star"):
         yield click(await s.target(f"{thread}.querySelector('.{'trash' if what == 'delete' else 'star'}')"))
         return
     yield click(await s.target(f"{thread}.querySelector('.email-sender')"))
     knob = first(f"#email .email-{what}")
-    async for step in scroll_to(s, knob, first("#email")):
+    async for step in scroll_to(s, knob, first("#email"), 2):
         yield step
     yield click(await s.target(knob))
     yield click(await s.target(first("#reply-text" if what == "reply" else "#forward .forward-sender")))

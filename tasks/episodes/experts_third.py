@@ -111,9 +111,8 @@ async def highlight_text(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("use-slider")
-async def use_slider(s: Screen) -> Steps:
-    goal = int(search(r"Select (-?\d+) with", s.utterance))
+async def move_slider(s: Screen, goal: int) -> Steps:
+    """Drag the page's slider to about a value, then to it exactly by keys."""
     state = "(()=>{const o=$('#slider').slider('option');return [o.min,o.max,o.value,o.orientation]})()"
     low, high, now, lie = await s.js(state)
     flat = lie == "horizontal"
@@ -132,6 +131,12 @@ async def use_slider(s: Screen) -> Steps:
         if now == goal:
             break
         yield key("Right" if now < goal else "Left")
+
+
+@expert("use-slider")
+async def use_slider(s: Screen) -> Steps:
+    async for step in move_slider(s, int(search(r"Select (-?\d+) with", s.utterance))):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -207,11 +212,11 @@ async def order_food(s: Screen) -> Steps:
         wanted = [fits[0]] * int(count)
     for i in wanted:
         knob = f"pf.all('.food-item')[{i}].querySelector('.add')"
-        async for step in scroll_to(s, knob, first("#area")):
+        async for step in scroll_to(s, knob, first("#area"), 2):
             yield step
         yield click(await s.target(knob))
     submit = first("#submit-order button")
-    async for step in scroll_to(s, submit, first("#area")):
+    async for step in scroll_to(s, submit, first("#area"), 2):
         yield step
     yield click(await s.target(submit))
 
