@@ -28,6 +28,7 @@ from pilotfish.model.protocol import (
 from pilotfish.model.serving.wire import (
     MAX_ANSWER_SECONDS,
     Body,
+    Many,
     Pictures,
     Request,
     RequestError,
@@ -67,7 +68,7 @@ _Shown = Annotated[_Text | _Image, Field(discriminator="type")]
 class _ToolResult(Body):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[_Shown] | None = None
+    content: str | Many[_Shown] | None = None
     is_error: bool | None = False
 
 
@@ -87,7 +88,7 @@ _Block = Annotated[
 
 class _Message(Body):
     role: Literal["user", "assistant"]
-    content: str | list[_Block]
+    content: str | Many[_Block]
 
 
 class _Tool(Body):
@@ -108,9 +109,9 @@ class _ThinkingMode(Body):
 
 class _Count(Body):
     model: str
-    messages: list[_Message] = Field(min_length=1)
-    system: str | list[_Text] | None = None
-    tools: list[_Tool] = Field(default_factory=list)
+    messages: Many[_Message] = Field(min_length=1)
+    system: str | Many[_Text] | None = None
+    tools: Many[_Tool] = Field(default_factory=list)
     tool_choice: _Choice = _Choice(type="auto")
     thinking: _ThinkingMode | None = None
 
@@ -120,7 +121,7 @@ class _Messages(_Count):
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0)
-    stop_sequences: list[str] = Field(default_factory=list)
+    stop_sequences: Many[str] = Field(default_factory=list)
     stream: bool | None = False
 
 

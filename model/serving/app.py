@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Protocol
 
@@ -20,10 +21,14 @@ from starlette.routing import Route
 from pilotfish.model.chat import Thinking
 from pilotfish.model.protocol import Chunk, Message, Model, ModelError, ToolSpec
 from pilotfish.model.serving import anthropic_api, openai_api
+from pilotfish.model.serving.slots import Slot, Slots
 from pilotfish.model.serving.wire import Request, RequestError
 
 MAX_BODY = 64 * 1024**2
-MAX_WAITING = 32
+BODY_S = 30.0
+"""Seconds a client may take to send a request's body."""
+READERS = 2
+"""Bodies made into requests at once: that takes more memory than what comes of it."""
 PING_S = 10.0
 """Seconds without a word after which a stream says that it is alive."""
 
@@ -47,12 +52,13 @@ class CountingModel(Model, Protocol):
 
 
 class Service:
-    """One model for many who ask. Requests beyond `MAX_WAITING` are turned away."""
+    """One model for many who ask, as many as `slots` has places and memory for."""
 
     def __init__(self, model: CountingModel, token: str) -> None:
         """token: the secret that every request has to bring, as a bearer token or as `x-api-key`."""
         self.model, self.token = model, token
-        self.asking = 0
+        self.slots = Slots()
+        self._readers = ThreadPoolExecutor(READERS, "request")
         self._stops: set[asyncio.Event] = set()
         self._began = int(time.time())
 
@@ -103,16 +109,33 @@ class Service:
                 status=401,
             )
 
-    async def _body(self, http: Http) -> bytes:
+    async def _body(self, http: Http, slot: Slot) -> bytes:
+        """A request's body, refused before it is read where its head says that it is too large."""
+        announced = http.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > MAX_BODY:
+            raise _too_large()
         body = bytearray()
-        async for piece in http.stream():
-            body += piece
-            if len(body) > MAX_BODY:
-                raise RequestError(
-                    f"The request has more than {MAX_BODY >> 20} MiB; send fewer or smaller pictures.",
-                    status=413,
-                )
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for piece in http.stream():
+                    slot.hold(len(piece))
+                    body += piece
+                    if len(body) > MAX_BODY:
+                        raise _too_large()
+        except TimeoutError:
+            raise RequestError(
+                f"The body did not come within {BODY_S:g} s ({len(body)} bytes did); send it at once.",
+                status=408,
+            ) from None
         return bytes(body)
+
+    async def _read(self, http: Http, slot: Slot, read: Callable[[bytes], Request]) -> Request:
+        """A request of one interface, its body read by that; raises RequestError."""
+        loop, body = asyncio.get_running_loop(), await self._body(http, slot)
+        request = await loop.run_in_executor(self._readers, read, body)
+        slot.hold_pictures(request.conversation)
+        self._check(request)
+        return request
 
     def _check(self, request: Request) -> None:
         if request.model != self.model.name:
@@ -130,30 +153,35 @@ class Service:
 
     async def _ask(self, api: ModuleType, http: Http) -> Response:
         """Put a request of one interface to the model; the answer comes whole or as events."""
-        request = await asyncio.to_thread(api.request, await self._body(http))
-        self._check(request)
-        chunks = self._chunks(request, http)
-        if not request.stream:
-            async with contextlib.aclosing(chunks):
-                return _Json(await api.answer(request, chunks))
-        return _events(api, api.stream(request, await _begun(chunks)), chunks)
+        slot = self.slots.take()
+        try:
+            request = await self._read(http, slot, api.request)
+            chunks = self._chunks(request, http, slot)
+            if not request.stream:
+                async with contextlib.aclosing(chunks):
+                    return _Json(await api.answer(request, chunks))
+            begun = await _begun(chunks)
+        except BaseException:
+            slot.leave()
+            raise
+        return _events(api, api.stream(request, begun), chunks)
 
     async def _count(self, http: Http) -> Response:
-        request = await asyncio.to_thread(anthropic_api.count_request, await self._body(http))
-        self._check(request)
-        tokens = await asyncio.to_thread(
-            self.model.count, request.conversation, request.tools, request.limits.thinking
-        )
+        slot = self.slots.take()
+        try:
+            request = await self._read(http, slot, anthropic_api.count_request)
+            tokens = await asyncio.to_thread(
+                self.model.count, request.conversation, request.tools, request.limits.thinking
+            )
+        finally:
+            slot.leave()
         return _Json({"input_tokens": tokens})
 
     async def _models(self, http: Http) -> Response:
         return _Json(openai_api.models([self.model.name], self._began))
 
-    async def _chunks(self, request: Request, http: Http) -> AsyncGenerator[Chunk]:
-        """The model's answer; stopped when whoever asked has gone, or the server ends."""
-        if self.asking >= MAX_WAITING:
-            raise RequestError(f"{self.asking} requests are being answered or wait; try again.", status=429)
-        self.asking += 1
+    async def _chunks(self, request: Request, http: Http, slot: Slot) -> AsyncGenerator[Chunk]:
+        """The model's answer; stopped when whoever asked has gone, or the server ends. It leaves the slot."""
         stop = asyncio.Event()
         self._stops.add(stop)
         watch = asyncio.create_task(_stop_when_gone(http, stop))
@@ -166,7 +194,13 @@ class Service:
             watch.cancel()
             await answer.aclose()  # type: ignore[attr-defined]
             self._stops.discard(stop)
-            self.asking -= 1
+            slot.leave()
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        f"The request has more than {MAX_BODY >> 20} MiB; send fewer or smaller pictures.", status=413
+    )
 
 
 async def _stop_when_gone(http: Http, stop: asyncio.Event) -> None:

@@ -30,6 +30,7 @@ from pilotfish.model.protocol import (
 from pilotfish.model.serving.wire import (
     MAX_ANSWER_SECONDS,
     Body,
+    Many,
     Pictures,
     Request,
     RequestError,
@@ -80,8 +81,8 @@ class _Call(Body):
 
 class _Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
-    tool_calls: list[_Call] | None = None
+    content: str | Many[_Part] | None = None
+    tool_calls: Many[_Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -116,14 +117,14 @@ class _Format(Body):
 
 class _Completion(Body):
     model: str
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[_Tool] = Field(default_factory=list)
+    messages: Many[_Message] = Field(min_length=1)
+    tools: Many[_Tool] = Field(default_factory=list)
     tool_choice: Literal["auto", "required", "none"] | _NamedChoice = "auto"
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: str | list[str] | None = None
+    stop: str | Many[str] | None = None
     seed: int | None = None
     stream: bool | None = False
     stream_options: _StreamOptions | None = None

@@ -17,6 +17,7 @@ import uvicorn
 
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.serving.app import CountingModel, Service
+from pilotfish.model.serving.connection import Connection
 
 GRACE_S = 5
 MIN_TOKEN = 16
@@ -118,6 +119,7 @@ async def serve(
     service = Service(model, token)
     config = uvicorn.Config(
         service.app(),
+        http=Connection,
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -8,12 +8,12 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageOps
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pilotfish.model.protocol import Image, Limits, Message, Part, ToolSpec
 
@@ -43,6 +43,9 @@ class Body(BaseModel):
 
 
 B = TypeVar("B", bound=Body)
+T = TypeVar("T")
+Many = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose first fault is enough: a body of many faults would fill the memory with their descriptions."""
 
 
 @dataclass(frozen=True)

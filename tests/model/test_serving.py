@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import io
 import json
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -23,10 +15,8 @@ from PIL import Image as Pillow
 
 from pilotfish.model.protocol import (
     CallChunk,
-    Chunk,
     EndChunk,
     Image,
-    Limits,
     Message,
     ModelError,
     ProgressChunk,
@@ -36,64 +26,22 @@ from pilotfish.model.protocol import (
     ToolSpec,
     Usage,
 )
-from pilotfish.model.serving.run import close, listen, serve, token_in
+from pilotfish.model.serving.run import listen
 
-TOKEN = "a-token-for-tests-0123456789"
-END = EndChunk("end", Usage(input_tokens=12, cached_tokens=5, output_tokens=7))
-CLICK = CallChunk(ToolCall("x", "click", {"x": 3, "where": "größe"}))
-TOOL = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
-
-
-class Stage:
-    """A model that plays what a test says, and remembers what it was asked."""
-
-    name = "stage"
-
-    def __init__(self) -> None:
-        self.chunks: Sequence[Chunk | Exception] = (TextChunk("Hello"), TextChunk(" there"), END)
-        self.endless = False
-        self.asked: list[tuple[list[Message], list[ToolSpec], Limits]] = []
-        self.stopped = threading.Event()
-
-    def count(self, conversation: Sequence[Message], tools: Sequence[ToolSpec], thinking: str) -> int:
-        return 41 + len(tools)
-
-    async def respond(
-        self,
-        conversation: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        *,
-        stop: asyncio.Event,
-        limits: Limits,
-    ) -> AsyncIterator[Chunk]:
-        self.asked.append((list(conversation), list(tools), limits))
-        try:
-            while self.endless and not stop.is_set():
-                yield TextChunk("on and ")
-                await asyncio.sleep(0.01)
-            for chunk in self.chunks:
-                if isinstance(chunk, Exception):
-                    raise chunk
-                yield chunk
-        finally:
-            self.stopped.set()
-
-
-@contextmanager
-def served(model: Any, opened: socket.socket) -> Iterator[None]:
-    """A server in a thread of its own, ended as a signal would end it."""
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    task = loop.create_task(serve(model, TOKEN, opened, ready.set))
-    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([task])))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(20)
-        assert not thread.is_alive()
-        loop.close()
+from .stage import (
+    CLICK,
+    END,
+    HELLO,
+    PATHS,
+    TOKEN,
+    TOOL,
+    Stage,
+    data_url,
+    picture_url,
+    post,
+    served,
+    with_pictures,
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +58,7 @@ def address(stage: Stage) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _fresh(stage: Stage) -> None:
-    stage.chunks, stage.endless = (TextChunk("Hello"), TextChunk(" there"), END), False
-    stage.asked.clear()
-    stage.stopped.clear()
+    stage.reset()
 
 
 @pytest.fixture
@@ -127,13 +73,6 @@ def claude(address: str) -> Iterator[anthropic.Anthropic]:
         yield client
 
 
-def data_url(size: tuple[int, int] = (3, 2)) -> str:
-    buffer = io.BytesIO()
-    Pillow.new("RGB", size, (250, 10, 20)).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 OPENAI_TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "click", "description": "Click.", "parameters": TOOL}}
 ]
@@ -336,16 +275,6 @@ def test_models_are_listed(gpt: openai.OpenAI) -> None:
     assert [model.id for model in gpt.models.list()] == ["stage"]
 
 
-PATHS = {"/v1/chat/completions": {"model": "stage", "messages": HELLO}}
-PATHS["/v1/messages"] = {"model": "stage", "messages": HELLO, "max_tokens": 5}
-
-
-def post(address: str, path: str, body: Any, **headers: str) -> httpx2.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = headers or {"authorization": f"Bearer {TOKEN}"}
-    return httpx2.post(address + path, content=content, headers=headers, timeout=20)
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_no_one_without_the_token(address: str, stage: Stage, path: str) -> None:
     for headers in (
@@ -428,17 +357,6 @@ def test_what_openai_clients_may_get_wrong(address: str, wrong: dict[str, Any], 
     assert words in answer.json()["error"]["message"]
 
 
-def picture_url(picture: Pillow.Image, kind: str = "PNG") -> str:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def with_pictures(*urls: str) -> dict[str, Any]:
-    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return {"model": "stage", "messages": [{"role": "user", "content": parts}]}
-
-
 def test_pictures_look_as_a_person_would_see_them(address: str, stage: Stage) -> None:
     grey = Pillow.fromarray(np.full((3, 3), 128 << 8, dtype=np.uint16))
     clear = Pillow.new("RGBA", (3, 3), (0, 0, 0, 0))
@@ -507,108 +425,3 @@ def test_a_model_that_fails_in_the_middle_of_a_stream(
         claude.messages.stream(model="stage", max_tokens=5, messages=HELLO) as stream,
     ):
         stream.get_final_message()
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("path", PATHS)
-def test_who_leaves_stops_the_answer(address: str, stage: Stage, path: str, streaming: bool) -> None:
-    stage.endless = True
-    host, _, port = address.removeprefix("http://").partition(":")
-    body = json.dumps({**PATHS[path], "stream": streaming}).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {TOKEN}\r\ncontent-length: {len(body)}\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=20) as raw:
-        raw.sendall(head.encode() + body)
-        while not stage.asked:
-            threading.Event().wait(0.01)
-        if streaming:
-            assert raw.recv(100)
-    assert stage.stopped.wait(20)
-
-
-def test_a_body_that_is_too_large_and_requests_that_are_too_many(
-    address: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = "/v1/messages"
-    monkeypatch.setattr("pilotfish.model.serving.app.MAX_BODY", 1000)
-    big = post(address, path, {**PATHS[path], "system": "x" * 1000})
-    assert (big.status_code, big.json()["error"]["type"]) == (413, "request_too_large")
-    monkeypatch.setattr("pilotfish.model.serving.app.MAX_WAITING", 0)
-    busy = post(address, path, PATHS[path])
-    assert (busy.status_code, busy.headers["retry-after"]) == (429, "1")
-
-
-def test_on_a_unix_socket_that_is_its_owners_alone(stage: Stage, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    opened, where = listen(None, path)
-    assert where == f"unix:{path}"
-    assert path.stat().st_mode & 0o077 == 0
-    with served(stage, opened):
-        with pytest.raises(ModelError, match="choose another --socket"):
-            listen(None, path)
-        transport = httpx2.HTTPTransport(uds=str(path))
-        with (
-            httpx2.Client(transport=transport) as http,
-            openai.OpenAI(base_url="http://pilotfish/v1", api_key=TOKEN, http_client=http) as client,
-        ):
-            done = client.chat.completions.create(model="stage", messages=HELLO)
-        assert done.choices[0].message.content == "Hello there"
-    assert not path.exists()
-    left, _ = listen(None, path)
-    left.close()  # as a killed server leaves it
-    again, _ = listen(None, path)
-    close(again)
-
-
-def test_a_socket_of_another_server_stays(tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    first, _ = listen(None, path)
-    path.unlink()
-    second, _ = listen(None, path)
-    close(first)
-    assert path.is_socket()
-    close(second)
-    assert not path.exists()
-
-
-def test_servers_that_begin_at_once_share_a_token_and_not_a_socket(tmp_path: Path) -> None:
-    listen(None, tmp_path / "s")[0].close()  # as a killed server leaves it
-
-    def begin(n: int) -> tuple[str, socket.socket | None]:
-        token = token_in(tmp_path / "token")
-        try:
-            return token, listen(None, tmp_path / "s")[0]
-        except ModelError:
-            return token, None
-
-    with ThreadPoolExecutor(8) as threads:
-        begun = list(threads.map(begin, range(8)))
-    assert len({token for token, _ in begun}) == 1
-    (opened,) = (opened for _, opened in begun if opened is not None)
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(tmp_path / "s"))
-    close(opened)
-
-
-def test_a_port_that_is_taken(address: str) -> None:
-    with pytest.raises(ModelError, match="choose another --port"):
-        listen(int(address.rpartition(":")[2]), None)
-
-
-def test_the_token_is_made_once_and_kept_from_others(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "token"
-    made = token_in(path)
-    assert len(made) >= 32
-    assert token_in(path) == made
-    assert path.stat().st_mode & 0o777 == 0o600
-    path.chmod(0o644)
-    with pytest.raises(ModelError, match="chmod 600"):
-        token_in(path)
-    for text in ("short", "with blanks in it, far too many", "\x00" * 40):
-        path.unlink()
-        path.touch(0o600)
-        path.write_text(text)
-        with pytest.raises(ModelError, match="holds no token"):
-            token_in(path)
-    (tmp_path / "link").symlink_to(path)
-    with pytest.raises(ModelError, match="--token-file"):
-        token_in(tmp_path / "link")
