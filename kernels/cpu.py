@@ -20,6 +20,7 @@ width, C blocks of keys, K kept blocks, P pairs of a token and one of its blocks
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,15 +121,19 @@ def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tenso
     return best_CX.unflatten(1, (G, T))
 
 
+_NARROWING = threading.Lock()
+
+
 @contextlib.contextmanager
 def _bf16_products() -> Iterator[None]:
     products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # set by the module itself
-    before = products.fp32_precision
-    products.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        products.fp32_precision = before
+    with _NARROWING:  # the switch is the whole process's: two threads at once would leave it on
+        before = products.fp32_precision
+        products.fp32_precision = "bf16"
+        try:
+            yield
+        finally:
+            products.fp32_precision = before
 
 
 def sparse_attention(

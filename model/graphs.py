@@ -40,7 +40,7 @@ class PagedDecoder:
 
     def __init__(self, model: M3, pool: PagePool, attention: AttentionKind, graphs: bool):
         self.model, self.pool, self.attention, self.graphs = model, pool, attention, graphs
-        (self._spare,) = pool.take(1)
+        self._spare = pool.set_aside()
         self._passes: dict[int, _Pass] = {}
         self._generation = pool.generation
 

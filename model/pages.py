@@ -53,6 +53,8 @@ class PagePool:
         self.buffers = {name: self._empty(shape) for name, shape in shapes.items()}
         self.page_bytes = self.block * dtype.itemsize * sum(prod(s[:-2]) * s[-1] for s in shapes.values())
         self._holders = np.zeros(0, dtype=np.int32)
+        self.aside = 0
+        """Pages held for good that no cache has."""
         self.generation = 0
         """How often the buffers moved."""
         self._touched = 0  # no page from here on was ever written; a CPU gives such memory when it is
@@ -91,9 +93,13 @@ class PagePool:
             pages = min(pages, self.limit_bytes // self.page_bytes)
         return max(pages, self._touched)
 
+    def room(self) -> int:
+        """Pages that caches can have at most, all together, with the memory that is free now."""
+        return self.most() - self.aside
+
     def refuse_beyond(self, tokens: int) -> None:
         """Raise ModelError when a sequence of so many tokens cannot fit, whatever else is given up."""
-        most = self.most()
+        most = self.room()
         if self.pages_for(tokens) > most:
             raise ModelError(
                 f"A conversation of {tokens} tokens takes {gib(self.bytes_for(tokens))} of cache and "
@@ -126,6 +132,12 @@ class PagePool:
         self._holders[pages] += 1
         self._touched = max(self._touched, end)
         return pages.tolist()
+
+    def set_aside(self) -> int:
+        """Hold a page for good, which is no cache's; raises ModelError as `take` does."""
+        (page,) = self.take(1)
+        self.aside += 1
+        return page
 
     def hold(self, pages: Iterable[int]) -> None:
         """Count one more holder of each page."""

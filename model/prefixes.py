@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pilotfish.model import saved
+from pilotfish.model.graphs import decoder_of
 from pilotfish.model.m3 import M3
 from pilotfish.model.sequence import Tokens, TokenSequence, pool_for
 from pilotfish.model.text import AttentionKind
@@ -29,6 +30,7 @@ class Prefixes:
         """limit_bytes: what all caches together may take; None leaves that to the free memory."""
         self.model, self.chunk, self.attention = model, chunk, attention
         self.pool = pool_for(model, limit_bytes)
+        decoder_of(model, self.pool, attention)  # takes a page, now rather than in the midst of an answer
         self._keep_pages = self.pool.most() // KEPT_SHARE
         self._kept: list[TokenSequence] = []  # idle; the one used last stands last
         self._used: list[TokenSequence] = []
@@ -50,7 +52,7 @@ class Prefixes:
         self.pool.refuse_beyond(len(tokens) + room)
         before = self._short[: self._short.index(tokens)] if tokens in self._short else self._short
         in_use = self.pool.distinct(sequence.cache for sequence in self._used)
-        if before or (self._used and in_use + needed > self.pool.most()):
+        if before or (self._used and in_use + needed > self.pool.room()):
             if tokens not in self._short:
                 self._short.append(tokens)
             return None
@@ -122,7 +124,7 @@ class Prefixes:
         Returns how many pages may be held in all.
         """
         in_use = self.pool.distinct(sequence.cache for sequence in self._used)
-        budget = min(max(self._keep_pages, in_use + needed), self.pool.most())
+        budget = min(max(self._keep_pages, in_use + needed + self.pool.aside), self.pool.most())
         while self._kept and (len(self._kept) >= KEPT or self.pool.held + needed - had > budget):
             self._kept.pop(0).truncate(0)
         return budget

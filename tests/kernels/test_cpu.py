@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -139,3 +142,23 @@ def test_a_layer_gives_the_same_with_gradients_and_without() -> None:
         with torch.enable_grad():
             plain = selected_attention(*tensors, batch, scale=SCALE, **case.sizes)
         torch.testing.assert_close(fast, plain, rtol=0, atol=1e-5)
+
+
+def test_threads_leave_the_kind_of_products_as_it_was() -> None:
+    """Products in bf16 are a switch of the whole process, which threads turn on and off at once."""
+    products = torch.backends.mkldnn.matmul
+    before, start = products.fp32_precision, threading.Barrier(4)
+
+    def narrow() -> set[str]:
+        start.wait()
+        seen = set()
+        for _ in range(300):
+            with cpu._bf16_products():
+                time.sleep(0.00001)
+                seen.add(products.fp32_precision)
+        return seen
+
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [threads.submit(narrow) for _ in range(4)]
+        assert all(job.result() == {"bf16"} for job in jobs)
+    assert products.fp32_precision == before

@@ -139,3 +139,18 @@ async def test_an_engine_keeps_both_of_two_conversations(tiny_folder: Path) -> N
     texts = ["one fox " * 60, "two dogs " * 60]
     assert [await cached(text) for text in texts] == [0, 0]
     assert all([await cached(text + "more") >= CPU_CHUNK for text in texts])
+
+
+def test_a_page_that_is_no_sequences_is_counted(model: M3) -> None:
+    prefixes = Prefixes(model, chunk=CHUNK)
+    pool = prefixes.pool
+    pool.limit_bytes = 12 * pool.page_bytes
+    pool.set_aside()
+    with pytest.raises(ModelError, match="enough for 176 tokens"):
+        prefixes.pick(Tokens.lay_out(IDS[0][:177], (), ()))
+    first = prefixes.pick(Tokens.lay_out(IDS[0][:100], (), ()))
+    assert first is not None
+    second = Tokens.lay_out(IDS[1][:65], (), ())
+    assert prefixes.pick(second) is None, "seven pages and five and the one are too many: it waits"
+    prefixes.put_back(first)
+    assert prefixes.pick(second) is not None
