@@ -38,7 +38,7 @@ Repo = Annotated[Path, typer.Option("--repo", "-C", help="The folder.")]
 Name = Annotated[str, typer.Argument(help="A name, or Class.method.")]
 IndexedPath = Annotated[str, typer.Argument(help="A file, relative to the folder.")]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many results.")]
-About = Annotated[str, typer.Option(help="What the task is: what this mentions comes first.")]
+About = Annotated[str, typer.Option(help="What the task is: what this is about comes first.")]
 Counted = Annotated[
     str, typer.Option(help="The model whose tokens are counted: a name or a checkpoint's folder.")
 ]
@@ -119,10 +119,23 @@ def repository_map(
     """Print the definitions that matter most, within a budget of tokens that is never exceeded."""
     count = _counter(tokenizer)
     with _opened(repo) as index:
-        files, names = index.mentioned(about) if about else ([], [])
+        files, names = index.about(about) if about else ([], [])
         found = index.map(tokens, count, files, names)
         last = f"[{found.tokens} tokens, {found.left_out} definitions left out]"
         print_result(asdict(found), as_json, [*found.text.splitlines(), last])
+
+
+@index_app.command("likely")
+def likely(
+    text: Annotated[str, typer.Argument(help="What is to be changed, in words.")],
+    repo: Repo = _HERE,
+    limit: Limit = 10,
+    as_json: Json = False,
+) -> None:
+    """Print the files and definitions that a change asked for in words would likely touch."""
+    with _opened(repo) as index:
+        found = index.likely(text, limit)
+        print_result(asdict(found), as_json, found.lines())
 
 
 @index_app.command("layout")
@@ -156,7 +169,7 @@ def layout(
 def rank(repo: Repo = _HERE, limit: Limit = 50, about: About = "", as_json: Json = False) -> None:
     """Print the files from the most important on, with their share of the whole."""
     with _opened(repo) as index:
-        files, names = index.mentioned(about) if about else ([], [])
+        files, names = index.about(about) if about else ([], [])
         ranked = index.ranking(files, names)
         result = {"files": [asdict(one) for one in ranked[:limit]], "left_out": max(0, len(ranked) - limit)}
         print_result(result, as_json, [f"{one.rank:.6f} {one.path}" for one in ranked[:limit]])

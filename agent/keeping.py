@@ -12,7 +12,7 @@ from pilotfish.sandbox import Sandbox, SandboxError, Snapshot
 _LOOKING: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "plan": ("", (None,)),  # what a sub-task writes is kept in its own steps
     "edit": ("command", ("view",)),
-    "index": ("command", ("map", "find", "references", "callers", "outline", "search", "read")),
+    "index": ("command", ("map", "likely", "find", "references", "callers", "outline", "search", "read")),
     "computer": (
         "action",
         ("screenshot", "zoom", "cursor_position", "mouse_move", "wait", "scroll", "done", "infeasible"),

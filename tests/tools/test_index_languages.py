@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilotfish.tools.index.languages import LANGUAGES, language_of
-from pilotfish.tools.index.tags import Tags, enclosing, tags_of
+from pilotfish.tools.index.tags import Tags, enclosing, tags_by_query, tags_of
 
 SAMPLES = Path(__file__).parent / "languages"
 
@@ -46,6 +47,27 @@ def test_no_text_is_too_strange(language: str) -> None:
     ):
         tags = tags_of(text, language)
         assert all(1 <= one.line <= one.end_line for one in tags.definitions)
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHON_TEXTS = (
+    b"x = f'{a[1:2]!r:>{width}} {{no}} {d[\"key\"]} {f(b)}' + rb'no' + 'a' 'b' # no\n",
+    b"class A:\n    b = c = 1\n    d: int = 2\n    if x:\n        e = 3\n        def f(self): g (1)\n",
+    b"try:\n    import a.b as c, d\nexcept E as e:\n    from ..f import g\nfinally:\n    def h(): pass\n",
+    b"@dec(1)\nasync def one(two=three()):\n    for four in five:\n        class Six: seven = 8\n",
+    b"def whole(): return '''\nno(1) \"no\"\n''' + yes(1) # '''\nx = '''{'''\n",
+    b"\xef\xbb\xbfs = '\\'' + \"#\" + u'\xc3\xa9'; \xc3\xa9t\xc3\xa9 = \xc3\xa9(0x1F, 1e5, 2)\nprint(s)\n",
+)
+
+
+def _known(tags: Tags) -> Tags:
+    return replace(tags, uses={name: sorted(places) for name, places in tags.uses.items()})
+
+
+def test_pythons_short_way_says_what_its_query_does() -> None:
+    files = [path.read_bytes() for path in sorted((REPOSITORY / "tools").rglob("*.py"))]
+    for source in (*PYTHON_TEXTS, *(source for source in files if b" case " not in source)):
+        assert _known(tags_of(source, "python")) == _known(tags_by_query(source, "python"))
 
 
 PYTHON = b'''

@@ -48,6 +48,7 @@ async def test_every_question(box: Sandbox, ask: Ask) -> None:
     )
     assert "def user():" in (await ask(command="outline", path="/workspace/pkg/b.py")).text
     assert "wanted" in (await ask(command="map", about="change wanted")).text
+    assert (await ask(command="likely", about="the wanted one")).text.startswith("pkg/a.py\npkg/b.py\n")
     assert (await ask(command="search", pattern="return", path="pkg/b")).text.startswith("pkg/b.py:4:")
     assert (await ask(command="read", path="pkg/a.py", lines=[2, -1])).text == "     2\t    return x"
     box.files.write_text("pkg/a.py", "def renamed(x):\n    return x\n")

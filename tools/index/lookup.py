@@ -35,7 +35,7 @@ def find(store: Store, name: str, limit: int) -> Found:
     parts = _parts(name)
     suffix = "." + ".".join(parts)
     found = [
-        _symbol(path, one)
+        symbol(path, one)
         for path, definitions in store.defining(name_id(parts[-1]))
         for one in unpack_definitions(definitions)
         if one.name == parts[-1] and ("." + one.qualified).endswith(suffix)
@@ -44,7 +44,7 @@ def find(store: Store, name: str, limit: int) -> Found:
     if not found:
         wanted = parts[-1].lower()
         found = [
-            _symbol(path, one)
+            symbol(path, one)
             for path, definitions, _ in store.all_tags()
             if wanted in definitions.decode("utf-8", "replace").lower()
             for one in unpack_definitions(definitions)
@@ -93,7 +93,7 @@ def outline(store: Store, path: bytes) -> Found:
     """The definitions of a file in their order."""
     tags = store.tags(path)
     if tags is not None:
-        found = [_symbol(path, one) for one in unpack_definitions(tags[0])]
+        found = [symbol(path, one) for one in unpack_definitions(tags[0])]
         return Found(found, notes=[] if found else [f"{shown(path)} defines nothing"])
     _require(store, path)
     return Found([], notes=[f"{shown(path)} is in no language that is parsed; read or search it"])
@@ -173,7 +173,7 @@ def _text(root: bytes, path: bytes) -> TextFile:
         raise IndexingError(f"{shown(path)} {error}.") from None
 
 
-def _symbol(path: bytes, one: Definition) -> Symbol:
+def symbol(path: bytes, one: Definition) -> Symbol:
     return Symbol(
         shown(path), one.line, one.end_line, one.kind, one.name, one.qualified, one.signature, one.doc
     )

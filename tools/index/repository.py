@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from pilotfish.tools.index import lookup
+from pilotfish.tools.index import lookup, relevance
 from pilotfish.tools.index.facts import SHOWN_STATES
 from pilotfish.tools.index.graph import Graph, Ranks
 from pilotfish.tools.index.listing import IndexingError, list_files, resolved
 from pilotfish.tools.index.mapping import Count, about_four_bytes, repository_map
 from pilotfish.tools.index.paths import given, shown, tree_of
 from pilotfish.tools.index.pool import FILE_SECONDS
-from pilotfish.tools.index.results import Found, IndexedFile, Piece, RankedFile, RepositoryMap
+from pilotfish.tools.index.results import Found, IndexedFile, Likely, Piece, RankedFile, RepositoryMap
 from pilotfish.tools.index.searching import SEARCH_SECONDS, search
 from pilotfish.tools.index.store import Store, cache_path
 from pilotfish.tools.index.update import Progress, Update, bring_up_to_date
@@ -25,6 +25,7 @@ from pilotfish.tools.index.update import Progress, Update, bring_up_to_date
 __all__ = ["Count", "Index", "IndexingError", "Progress", "Update", "about_four_bytes"]
 
 T = TypeVar("T")
+_ABOUT = 5  # files that a task is taken to be about
 
 
 class Index:
@@ -147,6 +148,23 @@ class Index:
         """The most important definitions as text of at most `budget` tokens, as `count` counts them."""
         graph, ranks = self._ranked(files, names)
         return self._ask(lambda: repository_map(self._store, graph, ranks, budget, count))
+
+    def likely(self, text: str, limit: int = 10, *, cancelled: Callable[[], bool] = lambda: False) -> Likely:
+        """The files and definitions that a change asked for by a text would likely touch, at most so many of
+        each.
+        """
+        graph, ranks = self._ranked((), ())
+        paths = [one.path for one in self._ask(self._store.files) if one.state in SHOWN_STATES]
+        return self._ask(
+            lambda: relevance.likely(self._store, self._root, paths, graph, ranks, text, limit, cancelled)
+        )
+
+    def about(self, text: str) -> tuple[list[str], list[str]]:
+        """The files that a task's text is most likely about or mentions, and the defined names that it
+        mentions, for `ranking` and `map`.
+        """
+        files, names = self.mentioned(text)
+        return [*files, *(one.path for one in self.likely(text, _ABOUT).files)], names
 
     def mentioned(self, text: str) -> tuple[list[str], list[str]]:
         """The files and defined names that a task's text mentions, for `ranking` and `map`."""

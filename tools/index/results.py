@@ -92,6 +92,18 @@ def _line(item: Symbol | Use | Hit) -> str:
 
 
 @dataclass(frozen=True)
+class Likely:
+    """What a text is about: files with their scores, and definitions, each the likeliest first."""
+
+    files: list[RankedFile]
+    symbols: list[Symbol]
+
+    def lines(self) -> list[str]:
+        """A line for each file, then one for each definition."""
+        return [*(one.path for one in self.files), *map(_line, self.symbols)] or ["[nothing is like that]"]
+
+
+@dataclass(frozen=True)
 class RepositoryMap:
     """A ranked map as text. tokens: what the count function says of it. symbols: how many definitions it
     shows, of how many there are.

@@ -18,7 +18,7 @@ from pilotfish.tools.index.facts import FileFacts, PackedTags
 from pilotfish.tools.index.listing import IndexingError
 from pilotfish.tools.index.pool import Cancelled
 
-SCHEMA = 1
+SCHEMA = 2
 """Goes up whenever what is stored, or what is read from files, changes; an older index is made again."""
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -60,6 +60,8 @@ SELECT path, size, digest, state, language, lines, note, definitions, imports, d
 """
 _TAG_TABLES = ("tags", "defined", "used", "places")
 _BUSY_SECONDS = 30.0
+LOCK_SECONDS = 90.0
+"""How long another process that updates the index is waited for while it writes nothing."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,13 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Be the only process that updates this index; waits for another. Raises Cancelled."""
+        """Be the only process that updates this index; waits for another as long as it goes on writing.
+
+        Raises Cancelled, and IndexingError where the other one stands still.
+        """
         fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            seen, since = self._written(), time.monotonic()
             while True:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,10 +167,30 @@ class Store:
                 except BlockingIOError:
                     if cancelled():
                         raise Cancelled from None
-                    time.sleep(0.05)
+                if (now := self._written()) != seen:
+                    seen, since = now, time.monotonic()
+                if time.monotonic() - since > LOCK_SECONDS:
+                    holder = os.pread(fd, 20, 0).decode("ascii", "replace") or "unknown"
+                    raise IndexingError(
+                        f"Process {holder} holds the index {self.path} and has written nothing for "
+                        f"{LOCK_SECONDS:g} s; end it, or try again later."
+                    )
+                time.sleep(0.05)
+            with contextlib.suppress(OSError):  # a full disk is told where something is lost by it
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, b"%d" % os.getpid(), 0)
             yield
         finally:
             os.close(fd)
+
+    def _written(self) -> list[tuple[int, int]]:
+        """What tells whether anything was written since."""
+        found = []
+        for suffix in ("", "-wal"):
+            with contextlib.suppress(OSError):
+                state = Path(f"{self.path}{suffix}").stat()
+                found.append((state.st_size, state.st_mtime_ns))
+        return found
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pilotfish.tools.index.languages import LANGUAGES, Language, parser_of
+from pilotfish.tools.index.python_tags import captures_of, uses_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -62,21 +64,48 @@ class _Span:
     name: str = ""
     owner: str = ""
 
+    @cached_property
+    def body(self) -> int:
+        """Where its body starts; -1 if it has none."""
+        body = self.node.child_by_field_name("body")
+        return -1 if body is None else body.start_byte
+
 
 def tags_of(source: bytes, language: str) -> Tags:
     """The tags of UTF-8 text in a language of `LANGUAGES`."""
+    if language != "python":
+        return tags_by_query(source, language)
+    root = parser_of(language)[0].parse(source).root_node
+    return _tags(source, LANGUAGES[language], captures_of(root), uses_of)
+
+
+def tags_by_query(source: bytes, language: str) -> Tags:
+    """The same by the language's query alone."""
     from tree_sitter import QueryCursor
 
     parser, query = parser_of(language)
     captures = QueryCursor(query).captures(parser.parse(source).root_node)
+
+    def uses(source: bytes, starts: list[int], named: dict[int, int]) -> dict[str, list[int]]:
+        return _uses(captures, source, starts, named)
+
+    return _tags(source, LANGUAGES[language], captures, uses)
+
+
+def _tags(
+    source: bytes,
+    language: Language,
+    captures: dict[str, list[Node]],
+    uses: Callable[[bytes, list[int], dict[int, int]], dict[str, list[int]]],
+) -> Tags:
     lines = source.split(b"\n")
     starts = list(itertools.accumulate(map(len, lines), lambda at, size: at + size + 1, initial=0))
     spans = _spans(captures)
     named = _name_all(spans, captures, source)
-    shown = _Text(source, lines, starts, LANGUAGES[language])
+    shown = _Text(source, lines, starts, language)
     imported = sorted(captures.get("import", ()), key=lambda node: node.start_byte)
     imports = dict.fromkeys(_import(source, node) for node in imported)
-    return Tags(_definitions(spans, shown), _uses(captures, source, starts, named), list(imports))
+    return Tags(_definitions(spans, shown), uses(source, starts, named), list(imports))
 
 
 def _spans(captures: dict[str, list[Node]]) -> list[_Span]:
@@ -98,11 +127,13 @@ def _plainness(kind: str) -> tuple[bool, bool, str]:
     return kind in _LOCAL, kind == "type", kind
 
 
-def _name_all(spans: list[_Span], captures: dict[str, list[Node]], source: bytes) -> set[int]:
-    """Give each definition the first name in it that no inner one has; returns where those names start."""
+def _name_all(spans: list[_Span], captures: dict[str, list[Node]], source: bytes) -> dict[int, int]:
+    """Give each definition the first name in it that no inner one has; returns where those names start and
+    end.
+    """
     marks = {(node.start_byte, node.end_byte, True) for node in captures.get("name", ())}
     marks |= {(node.start_byte, node.end_byte, False) for node in captures.get("owner", ())}
-    taken: set[int] = set()
+    taken: dict[int, int] = {}
     open_spans: list[_Span] = []
     extra: list[_Span] = []
     coming = iter(spans)
@@ -126,7 +157,7 @@ def _name_all(spans: list[_Span], captures: dict[str, list[Node]], source: bytes
             extra.append(_Span(last.start, last.end, last.kind, last.node, text))
         else:
             continue
-        taken.add(start)
+        taken[start] = end
     spans[:] = sorted(
         (one for one in itertools.chain(spans, extra) if one.name), key=lambda one: (one.start, -one.end)
     )
@@ -143,6 +174,8 @@ def _definitions(spans: list[_Span], shown: _Text) -> list[Definition]:
         above = outer[-1] if outer else (0, "", "")
         if span.kind in _LOCAL and above[1] in _FUNCTIONS:
             continue
+        if span.kind == above[1] and span.kind in _LOCAL:  # `a = b = 1` is one in the other
+            above = (0, "", above[2].rpartition(".")[0])
         name = span.name
         if span.kind != "section":
             *owners, name = [part.strip() for part in _SEPARATORS.split(name) if part.strip()] or [name]
@@ -163,7 +196,7 @@ def _definitions(spans: list[_Span], shown: _Text) -> list[Definition]:
 
 
 def _uses(
-    captures: dict[str, list[Node]], source: bytes, starts: list[int], named: set[int]
+    captures: dict[str, list[Node]], source: bytes, starts: list[int], named: dict[int, int]
 ) -> dict[str, list[int]]:
     """Where names are used that are not the names of definitions."""
     called = {node.start_byte for node in captures.get("call", ())}
@@ -207,12 +240,12 @@ class _Text:
 
     def signature(self, span: _Span) -> str:
         """What is written before the body; of a definition without one, its first line."""
-        body = span.node.child_by_field_name("body")
-        if body is not None and body.start_byte > span.start:
-            text = self._source[span.start : body.start_byte]
+        if span.body > span.start:
+            text = self._source[span.start : min(span.body, span.start + 4 * SIGNATURE_CHARACTERS)]
         else:
-            text = self._source[span.start : span.end].split(b"\n", 1)[0]
-        shown = " ".join(text[: 4 * SIGNATURE_CHARACTERS].decode("utf-8", "replace").split())
+            text = self._source[span.start : min(span.end, span.start + 4 * SIGNATURE_CHARACTERS)]
+            text = text.split(b"\n", 1)[0]
+        shown = " ".join(text.decode("utf-8", "replace").split())
         shown = shown.removesuffix("{").rstrip()
         return shown if len(shown) <= SIGNATURE_CHARACTERS else shown[: SIGNATURE_CHARACTERS - 1] + "…"
 
@@ -225,11 +258,10 @@ class _Text:
         return self._comment_above(self.line_at(span.start) - 2)
 
     def _docstring(self, span: _Span) -> str:
-        body = span.node.child_by_field_name("body")
-        if body is None:
+        if span.body < 0 or self._source[span.body] not in b"rRuU\"'":
             return ""
-        head = self._source[body.start_byte : body.start_byte + 400]
-        quoted = re.match(rb"[rRuU]?(\"\"\"|'''|\"|')", head)
+        head = self._source[span.body : span.body + 400]
+        quoted = _QUOTE.match(head)
         if quoted is None:
             return ""
         inside = head[quoted.end() :].split(quoted[1], 1)[0].strip()
@@ -256,6 +288,7 @@ class _Text:
         return next((text for text in said if text), "")
 
 
+_QUOTE = re.compile(rb"[rRuU]?(\"\"\"|'''|\"|')")
 _ATTRIBUTE = re.compile(rb"\s*(@\w|#\[|\[\w|template\s*<)")
 _COMMENT_MARKS = re.compile(
     rb"^\s*(/\*+!?|\(\*+|//+[/!]*|#+:?|--+\s*\|?|;+|%+|!+|\*+(?!/))?\s*(.*?)\s*(\*+/|\*\))?\s*$"

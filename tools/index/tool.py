@@ -25,7 +25,9 @@ MAX_CHARACTERS = 30_000
 UPDATE_SECONDS = 120.0
 """How long a call may bring the index up to date; what is missing then is taken up by the next one."""
 _MAP_TOKENS = 4_000
+_LIKELY = 10  # files and definitions that are told for a task
 _NEEDS = {
+    "likely": "about",
     "find": "name",
     "references": "name",
     "callers": "name",
@@ -38,14 +40,14 @@ _NEEDS = {
 class IndexArgs(ToolArgs):
     """One question about the workspace's code."""
 
-    command: Literal["map", "find", "references", "callers", "outline", "search", "read"]
+    command: Literal["map", "likely", "find", "references", "callers", "outline", "search", "read"]
     name: str | None = Field(None, description="find, references, callers: a name or Class.method")
     path: str | None = Field(None, description="outline, read: a file; search: a folder or file")
     pattern: str | None = Field(None, description="search: a text in the files' lines")
     regex: bool = Field(False, description="search: pattern is a regular expression")
     ignore_case: bool = Field(False, description="search")
     lines: Lines | None = Field(None, description="read: [first,last]")
-    about: str | None = Field(None, description="map: the task; what it mentions comes first")
+    about: str | None = Field(None, description="map, likely: the task in words")
     tokens: int = Field(_MAP_TOKENS, ge=100, le=100_000, description="map: at most so many")
     limit: int = Field(50, ge=1, le=1000, description="at most so many results")
 
@@ -61,7 +63,7 @@ class IndexTool:
     """Keeps an index of each sandbox's workspace, brought up to date with every question."""
 
     name = "index"
-    description = "Look up code in the workspace: map, definitions, uses, search."
+    description = "Look up code in the workspace: map, likely places for a task, definitions, uses, search."
     Args = IndexArgs
 
     def __init__(self, count: Count = about_four_bytes) -> None:
@@ -118,9 +120,11 @@ def _lines(args: IndexArgs, index: Index, count: Count, gone: Cancel) -> list[st
     name, path, pattern = args.name or "", _inside(args.path or ""), args.pattern or ""
     match args.command:
         case "map":
-            files, names = index.mentioned(args.about) if args.about else ([], [])
+            files, names = index.about(args.about) if args.about else ([], [])
             found = index.map(args.tokens, count, files, names)
             return [found.text.rstrip("\n"), f"[{found.left_out} definitions left out]"]
+        case "likely":
+            return index.likely(args.about or "", min(args.limit, _LIKELY), cancelled=gone).lines()
         case "find":
             return index.find(name, args.limit).lines()
         case "references":

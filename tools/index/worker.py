@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 import time
+from array import array
 
 from pilotfish.tools.index.facts import EMPTY, PackedTags, pack
 from pilotfish.tools.index.frames import Frames, packed
@@ -25,6 +26,7 @@ from pilotfish.tools.index.languages import LANGUAGES, language_of
 from pilotfish.tools.index.paths import read_beneath
 from pilotfish.tools.index.rules import PARSE_BYTES, TEXT_BYTES, left_out_by_content
 from pilotfish.tools.index.tags import tags_of
+from pilotfish.tools.index.words import Counting
 from pilotfish.tools.textfile import NotText, TextFile
 
 MEMORY_BYTES = 1_000_000_000
@@ -127,6 +129,15 @@ class _Search:
         return found, count
 
 
+def _counted(counting: Counting, root: bytes, path: bytes) -> list[bytes]:
+    """How many names a file has, and the counts of the words; none where it is no text."""
+    try:
+        size, counts = counting.counts(utf8_of(read_beneath(root, path, TEXT_BYTES)[0])[0])
+    except (OSError, NotText):
+        size, counts = counting.counts(b"")
+    return [b"%d" % size, array("I", counts).tobytes()]
+
+
 def main() -> None:
     """Answer until the input ends."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -139,6 +150,7 @@ def main() -> None:
     os.dup2(2, 1)
     frames = Frames()
     search: _Search | None = None
+    counting: Counting | None = None
     _write(answers, packed([b"ready"]))
     while data := os.read(0, 1 << 16):
         for operation, *parts in frames.add(data):
@@ -147,6 +159,12 @@ def main() -> None:
                 facts, tags = facts_of(root, path, known)
                 fields = (tags.definitions, tags.imports, tags.defined, tags.used, tags.counts, tags.places)
                 answer = [json.dumps(facts).encode(), *fields]
+            elif operation == b"words":
+                counting = Counting(parts)
+                continue
+            elif operation == b"count":
+                assert counting is not None
+                answer = _counted(counting, root, parts[0])
             elif operation == b"pattern":
                 search = _Search(json.loads(parts[0]))
                 continue
