@@ -33,6 +33,7 @@ from pilotfish.agent.limits import (
     NotExecuted,
     Stopped,
     TimeLimit,
+    TokenLimit,
 )
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
@@ -162,12 +163,14 @@ class Episode:
         Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing whole.
         """
         nudge: tuple[Message, ...] = ()
+        cut_off = 0
         for last_try in (*(False,) * RESAMPLES, True):
             reply = await self._ask((*self.conversation.messages, *nudge))
             faults = reply.faults
             # Text around a call that cannot be read is no answer, nor is text that a limit cut off.
             is_answer = bool(reply.text.strip()) and not faults and (last_try or self._view.screen is None)
             kept = bool(reply.calls) or is_answer
+            cut_off += reply.end.reason == "length"
             self._transcript.reply(self._step, reply, kept=kept)
             if reply.calls:
                 return reply
@@ -178,6 +181,9 @@ class Episode:
                 nudge = (Message("user", (told,)),)
                 self._transcript.nudge(self._step, told)
         self.budget.check()  # a reply that the episode's own limit cut off is not the model's fault
+        if cut_off > RESAMPLES:  # it wrote without an end, and what it began was well-formed
+            most = f"{self.sampling.max_tokens} tokens, which answer_tokens raises"
+            raise TokenLimit(f"{cut_off} answers in a row were cut off at {most}; the last: {faults[-1]}.")
         why = f"; what was wrong with the last: {faults[-1]}" if faults else " and said nothing"
         raise FormatLimit(f"The model made no call in {RESAMPLES + 1} replies{why}.")
 

@@ -205,8 +205,11 @@ async def test_an_answer_that_was_cut_off_is_none(
     cut: list[Chunk] = [TextChunk("I have written"), EndChunk(reason, Usage(output_tokens=3))]
     async with open_episode(task, ScriptedModel([cut] * 3)) as episode:
         outcome = await episode.run()
-    assert (outcome.end, outcome.answer) == ("format_limit", "")
-    assert "made no call in 3 replies" in outcome.reason
+    ended, why = ("token_limit", "3 answers in a row were cut off at 512 tokens, which answer_tokens raises")
+    if reason == "time":
+        ended, why = "format_limit", "made no call in 3 replies"
+    assert (outcome.end, outcome.answer) == (ended, "")
+    assert why in outcome.reason
     events = read_run(tmp_path / "run").events
     assert not any(event.kept for event in events if isinstance(event, Answered))
     after = "3 tokens" if reason == "length" else r"\d+\.\d s"

@@ -156,7 +156,7 @@ async def test_thinking_without_end_is_named(shell_task: Task, open_episode: Ope
         async with open_episode(shell_task, RemoteModel(server.url, "m")) as episode:
             outcome = await episode.run()
         assert len(server.asked) == 3
-    assert outcome.end == "format_limit"
+    assert outcome.end == "token_limit"
     assert "the limit of 512 tokens was used up before an answer began" in outcome.reason
 
 
