@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pilotfish.agent.show import say, steps
 from pilotfish.agent.solution import RANDOM, random_clicks
 from pilotfish.agent.start import check_measurement, on_this_machine
 from pilotfish.agent.status import StatusLine
-from pilotfish.agent.stopping import stop_on_signals
+from pilotfish.agent.stopping import Stop, stop_on_signals
 from pilotfish.agent.view import Watching
 from pilotfish.model.protocol import Model
 from pilotfish.tasks.environments import environment_for, skip_reason
@@ -95,12 +96,14 @@ async def run_bench(
     settings: Settings,
     *,
     folder: Path | None = None,
+    parallel: int = 1,
     progress: Progress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, Any]:
     """Play a plan and return its report; `folder` names an unfinished run of the same plan to go on with.
 
-    warn: told what a person should know beforehand.
+    parallel: episodes played at once, each in a sandbox of its own, with one model. warn: told what a person
+    should know beforehand.
 
     Raises `SandboxError`, `ModelError`, `TaskError` or `LogError`, each one sentence.
     """
@@ -116,11 +119,13 @@ async def run_bench(
     model_for = open_model(settings)
     with stop_on_signals() as stop, log.EventLog(folder) as events:
         groups = log.read_run(folder).episodes()
-        _open(events, plan, settings, groups[-1] if groups else (), resumed=resumed)
+        _open(events, plan, settings, groups[-1] if groups else (), parallel, resumed=resumed)
         done = {episode_key(group) for group in groups if log.has_ended(group)}
-        with closing_record(events, stop):
-            async with Player(settings, events, policy_of(settings, None), stop) as player:
-                for place, slot in enumerate(slots(plan, settings), start=1):
+        left = enumerate(slots(plan, settings), start=1)  # each lane takes the next one
+
+        async def play_on(lane: log.EventLog) -> None:
+            async with Player(settings, lane, policy_of(settings, None), stop) as player:
+                for place, slot in left:
                     if slot.key in done:
                         continue
                     if (reason := skip_reason(slot.task)) is not None:
@@ -131,18 +136,50 @@ async def run_bench(
                     told(place, _line(slot, outcome, RANDOM if slot.baseline else model_name(settings)))
                     if stop.is_set():
                         break
+
+        with closing_record(events, stop):
+            if parallel == 1:
+                await play_on(events)
+            else:
+                await _together([play_on(events.lane(number + 1)) for number in range(parallel)], stop)
     run = log.read_run(folder)
     return report(run) | {"predictions": write_predictions(run)}
 
 
+async def _together(lanes: Sequence[Coroutine[Any, Any, None]], stop: Stop) -> None:
+    """Await all; where one fails, the others are stopped in order first, so that the run can be resumed."""
+
+    async def watched(lane: Coroutine[Any, Any, None]) -> None:
+        try:
+            await lane
+        except Exception as error:
+            stop.because(str(error))
+            raise
+
+    results = await asyncio.gather(*map(watched, lanes), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
 def _open(
-    events: log.EventLog, plan: Plan, settings: Settings, last: Sequence[log.Event], *, resumed: bool
+    events: log.EventLog,
+    plan: Plan,
+    settings: Settings,
+    last: Sequence[log.Event],
+    parallel: int,
+    *,
+    resumed: bool,
 ) -> None:
     if resumed:
         note = "The benchmark goes on with the first episode that has no end."
         events.append(log.Resumed(unknown_call=unknown_call(last), note=note))
         return
-    options = {"plan": asdict(plan), "settings": settings.model_dump(mode="json")}
+    options = {
+        "plan": asdict(plan),
+        "settings": settings.model_dump(mode="json"),
+        "parallel": parallel,
+    }
     events.append(
         log.RunStarted(
             run=events.folder.name,

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(no_args_is_help=True, help="Measure a model on many tasks.", rich_markup_mode=None)
 
 
-def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -> None:
+def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool, parallel: int = 1) -> None:
     """Play a plan, in a new folder or on in an unfinished run's, and print its table. Does not return."""
     from pilotfish.agent.bench import run_bench, slots, terminal_progress
     from pilotfish.agent.bench_report import table
 
     progress = terminal_progress(sum(1 for _ in slots(plan, settings)))
-    result = asyncio.run(run_bench(plan, settings, folder=folder, progress=progress, warn=warn))
+    result = asyncio.run(
+        run_bench(plan, settings, folder=folder, parallel=parallel, progress=progress, warn=warn)
+    )
     print(file=sys.stderr)
     lines = [table(result), f"log   {result['folder']}"]
     lines += [f"made  {path}" for path in result["predictions"]]
@@ -49,10 +51,10 @@ def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool) -
     raise typer.Exit(0 if result["complete"] else exit_status())
 
 
-def _start_bench(plan: Any, settings: Settings, resume: bool, as_json: bool) -> None:
+def _start_bench(plan: Any, settings: Settings, resume: bool, as_json: bool, parallel: int = 1) -> None:
     from pilotfish.agent.bench import find_unfinished
 
-    measure(plan, settings, find_unfinished(plan, settings) if resume else None, as_json)
+    measure(plan, settings, find_unfinished(plan, settings) if resume else None, as_json, parallel)
 
 
 Resume = Annotated[
@@ -122,6 +124,9 @@ def bench_tasks(
         ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
+    parallel: Annotated[
+        int, typer.Option(min=1, max=64, help="Episodes played at once, with one model in this process.")
+    ] = 1,
     repositories: Repositories = None,
     test_command: TestCommand = None,
     test_environment: TestEnvironment = None,
@@ -151,4 +156,4 @@ def bench_tasks(
     )
     # A path may hold what stands between names.
     names = [name for word in suites or [] for name in ([word] if Path(word).exists() else names_in([word]))]
-    _start_bench(plan_tasks(names, episodes=episodes), settings, resume, as_json)
+    _start_bench(plan_tasks(names, episodes=episodes), settings, resume, as_json, parallel)

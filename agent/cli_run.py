@@ -210,7 +210,9 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
     if started.command == "bench":
         from pilotfish.agent.bench_report import plan_of
 
-        measure(plan_of(started), settings, folder, as_json)
+        parallel = started.options.get("parallel")
+        at_once = parallel if isinstance(parallel, int) and 1 <= parallel <= 64 else 1
+        measure(plan_of(started), settings, folder, as_json, at_once)
     if started.command == "code":
         from pilotfish.agent.cli_code import finish_code
         from pilotfish.agent.code import resume_code

@@ -44,7 +44,8 @@ class Narrator:
         """Show one record."""
         self._status.clear()
         for line in _lines(event):
-            say(f"   |  {line}" if event.parent else line, self._stream)
+            lane = f"[{event.lane}] " if event.lane else ""
+            say(f"{lane}   |  {line}" if event.parent else f"{lane}{line}", self._stream)
         if self._accounts and isinstance(event, log.Answered) and (words := in_words(event.usage)):
             say(f"      {', '.join(words)}", self._stream)
 

@@ -58,27 +58,36 @@ class RunLog:
     def episodes(self) -> list[list[Event]]:
         """The records of each episode, from its start to its end or to where it broke off.
 
-        An episode that was stopped goes on where the run was resumed.
+        An episode that was stopped goes on where the run was resumed. Of episodes that were played at once,
+        each has its own.
         """
         groups: list[list[Event]] = []
-        is_open = False
+        newest: dict[int, list[Event]] = {}  # of each lane
+        is_open: set[int] = set()
         for event in self.events:
+            lane = event.lane
             if event.parent:  # starts and ends of sub-tasks are none of the episode
-                groups[-1] += [event] if is_open else []
+                if lane in is_open:
+                    newest[lane].append(event)
                 continue
             match event:
                 case EpisodeStarted():
-                    groups.append([])
-                    is_open = True
+                    newest[lane] = []
+                    groups.append(newest[lane])
+                    is_open.add(lane)
                 case RunEnded():
-                    is_open = False
+                    is_open.clear()
                 case Resumed():
-                    is_open = bool(groups) and not has_ended(groups[-1])
-                case Networked() | HandedBack() if groups and not is_open:
-                    groups[-1].append(event)  # told a moment after the end
-            if is_open:
-                groups[-1].append(event)
-                is_open = not has_ended(groups[-1][-1:])
+                    is_open = {number for number, group in newest.items() if not has_ended(group)}
+                    for number in is_open:
+                        newest[number].append(event)
+                    continue
+                case Networked() | HandedBack() if lane in newest and lane not in is_open:
+                    newest[lane].append(event)  # told a moment after the end
+            if lane in is_open:
+                newest[lane].append(event)
+                if has_ended([event]):
+                    is_open.discard(lane)
         return groups
 
 

@@ -25,6 +25,8 @@ class Record(BaseModel):
     """The ordinal of the call that handed a sub-task over, in whose conversation this happened; 0 is the
     run's own.
     """
+    lane: int = 0
+    """Which of the episodes that are played at once this belongs to; 0 where they are played in turn."""
 
     @model_validator(mode="before")
     @classmethod

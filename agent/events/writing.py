@@ -63,6 +63,10 @@ class EventLog:
         """The same log for a sub-task: what is appended there says of which call it is a part."""
         return _Part(self, parent)
 
+    def lane(self, number: int) -> EventLog:
+        """The same log for one of several episodes that are played at once, counted from 1."""
+        return _Lane(self, number)
+
     def append(self, event: Event) -> None:
         """Write one record. When this returns, the record is on disk.
 
@@ -106,3 +110,17 @@ class _Part(EventLog):
 
     def append(self, event: Event) -> None:
         self._whole.append(event.model_copy(update={"parent": self._parent}))
+
+
+class _Lane(EventLog):
+    """Passes records on likewise; others may come between them."""
+
+    def __init__(self, whole: EventLog, number: int) -> None:
+        self._whole = whole
+        self._number = number
+        self._last = 0
+        self.folder, self.frames, self.path = whole.folder, whole.frames, whole.path
+
+    def append(self, event: Event) -> None:
+        self._whole.append(event.model_copy(update={"lane": self._number}))
+        self._last = self._whole.last
