@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.safetext import counted
+from pilotfish.model.protocol import Usage
+
+_MOST = ("cache_bytes", "sequences")
+"""What is not summed: the most at one time counts."""
 
 
 @dataclass(frozen=True)
-class Totals:
+class Totals(Usage):
     """What answers cost together, those that were sampled again included.
 
     A sum is of what is known, and None where nothing is. cache_bytes, sequences: the most at one time.
-    seconds: wall time of the answers as the loop measured it, whatever the model knows of it.
+    devices: in place of `device`. seconds: wall time of the answers as the loop measured it, whatever the
+    model knows of it.
     """
 
     answers: int = 0
-    input_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int = 0
-    queue_s: float | None = None
-    vision_s: float | None = None
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    cache_bytes: int | None = None
-    sequences: int | None = None
     devices: tuple[str, ...] = ()
-    retries: int = 0
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """The fields as they stand in a report."""
-        return asdict(self) | {"devices": list(self.devices)}
+        return {name: value for name, value in asdict(self).items() if name != "device"} | {
+            "devices": list(self.devices)
+        }
 
 
 def totals(events: Iterable[log.Event]) -> Totals:
@@ -49,22 +46,20 @@ def totals(events: Iterable[log.Event]) -> Totals:
         values = known(name)
         if not values:
             return None
+        if name in _MOST:
+            return max(values)
         return round(sum(values), 4) if name.endswith("_s") else sum(values)
 
-    summed = ("input_tokens", "cached_tokens", "queue_s", "vision_s", "prefill_s", "decode_s")
+    sums = {field.name: total(field.name) for field in fields(Usage) if field.name != "device"}
     return Totals(
+        **{name: value for name, value in sums.items() if value is not None},
         answers=len(answers),
-        output_tokens=sum(usage.output_tokens for usage in usages),
-        cache_bytes=max(known("cache_bytes"), default=None),
-        sequences=max(known("sequences"), default=None),
         devices=tuple(dict.fromkeys(known("device"))),
-        retries=sum(usage.retries for usage in usages),
         seconds=round(sum(answer.seconds for answer in answers), 4),
-        **{name: total(name) for name in summed},
     )
 
 
-def in_words(usage: log.UsageData | Totals) -> list[str]:
+def in_words(usage: Usage) -> list[str]:
     """An account in a few words each: tokens, seconds by what they went to, cache, device."""
     words = []
     if usage.input_tokens is not None:

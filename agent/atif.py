@@ -105,7 +105,7 @@ def _metrics(answer: log.Answered) -> dict[str, Any]:
             "completion_tokens": usage.output_tokens,
             "cached_tokens": usage.cached_tokens,
             "logprobs": answer.logprobs,
-            "extra": _without_tokens(usage.model_dump()) | {"seconds": answer.seconds},
+            "extra": _without_tokens(vars(usage)) | {"seconds": answer.seconds},
         }
     )
 

@@ -101,8 +101,8 @@ def _call_data(said: CallChunk) -> log.CallData:
     return log.CallData(id=call.id, name=call.name, arguments=call.arguments, confidence=rounded)
 
 
-def _usage_data(usage: Usage) -> log.UsageData:
+def _usage_data(usage: Usage) -> Usage:
     rounded: dict[str, Any] = {
         name: round(value, 4) if isinstance(value, float) else value for name, value in vars(usage).items()
     }
-    return log.UsageData(**rounded)
+    return Usage(**rounded)

@@ -34,7 +34,6 @@ from pilotfish.agent.events.records import (
     SnapshotTaken,
     Tested,
     Told,
-    UsageData,
 )
 from pilotfish.agent.events.writing import EventLog
 
@@ -69,7 +68,6 @@ __all__ = [
     "SnapshotTaken",
     "Tested",
     "Told",
-    "UsageData",
     "cannot_go_on",
     "has_ended",
     "option_of",

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pilotfish.agent.safetext import all_encodable
+from pilotfish.model.protocol import Usage
 
 VERSION = 1
 
@@ -60,24 +61,6 @@ class ClipData(BaseModel):
     times_s: tuple[float, float, float, float]
     settled: bool
     word: Literal["settled", "unchanged", "unsettled"]
-
-
-class UsageData(BaseModel):
-    """What one answer cost, as `pilotfish.model.protocol.Usage` describes it; None is unknown."""
-
-    model_config = ConfigDict(frozen=True)
-
-    input_tokens: int | None = None
-    cached_tokens: int | None = None
-    output_tokens: int = 0
-    queue_s: float | None = None
-    vision_s: float | None = None
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    cache_bytes: int | None = None
-    device: str | None = None
-    sequences: int | None = None
-    retries: int = 0
 
 
 class AttemptData(BaseModel):
@@ -183,7 +166,7 @@ class Answered(Record):
     reasoning: str | None = None
     calls: list[CallData] = Field(default_factory=list)
     end: str = "end"
-    usage: UsageData = Field(default_factory=UsageData)
+    usage: Usage = Field(default_factory=Usage)
     logprobs: list[float] | None = None
     """Natural logarithm of the probability of each token written, if the run was to keep them."""
     seconds: float = 0.0

@@ -9,16 +9,15 @@ import sys
 
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import in_words, totals
+from pilotfish.model.protocol import Usage
 
 
 def test_what_is_not_known_adds_nothing_and_is_never_zero() -> None:
     assert totals([]).input_tokens is None
     usages = [
-        log.UsageData(
-            input_tokens=1000, cached_tokens=0, output_tokens=5, prefill_s=0.5, cache_bytes=1 << 20
-        ),
-        log.UsageData(input_tokens=1500, output_tokens=7, prefill_s=0.25, sequences=3, device="cuda:0"),
-        log.UsageData(output_tokens=1, cache_bytes=2 << 20, device="cpu", retries=2),
+        Usage(input_tokens=1000, cached_tokens=0, output_tokens=5, prefill_s=0.5, cache_bytes=1 << 20),
+        Usage(input_tokens=1500, output_tokens=7, prefill_s=0.25, sequences=3, device="cuda:0"),
+        Usage(output_tokens=1, cache_bytes=2 << 20, device="cpu", retries=2),
     ]
     events: list[log.Event] = [log.Answered(step=n, usage=usage, seconds=1) for n, usage in enumerate(usages)]
     found = totals([*events, log.Told(step=1, text="x")])
@@ -29,14 +28,14 @@ def test_what_is_not_known_adds_nothing_and_is_never_zero() -> None:
     words = "2,500 tokens in (0 cached), 13 out; prefill 0.75 s; cache 2.0 MiB; cuda:0; cpu"
     assert "; ".join(in_words(found)) == f"{words}; 3 conversations at once; asked again 2 times"
     assert in_words(usages[2])[0] == "1 token out"
-    assert in_words(log.UsageData()) == []
+    assert in_words(Usage()) == []
 
 
 READ = """
 import sys, time
 from pilotfish.agent.events import Told
 from pilotfish.agent.show import Narrator
-from pilotfish.model.protocol import ProgressChunk
+from pilotfish.model.protocol import ProgressChunk, Usage
 narrate = Narrator(sys.stdout)
 narrate.on_progress(ProgressChunk(0, 4000))
 narrate.on_progress(ProgressChunk(1000, 4000))

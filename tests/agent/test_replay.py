@@ -14,6 +14,7 @@ from playwright.async_api import Page, async_playwright
 from pilotfish.agent import events as log
 from pilotfish.agent.atif import to_atif
 from pilotfish.agent.replay import write_replay
+from pilotfish.model.protocol import Usage
 from pilotfish.sandbox.pieces import find_chromium
 
 HOSTILE = (
@@ -21,7 +22,7 @@ HOSTILE = (
 )
 
 
-USAGE = log.UsageData(
+USAGE = Usage(
     input_tokens=30,
     cached_tokens=20,
     output_tokens=5,
@@ -191,7 +192,7 @@ def test_what_is_not_known_is_left_out_of_atif(tmp_path: Path) -> None:
         events.append(log.RunStarted(run="r", pilotfish="1", command="run", model="m"))
         events.append(log.EpisodeStarted(episode=0, task="t", instruction="i"))
         call = log.CallData(id="a", name="shell")
-        events.append(log.Answered(step=1, calls=[call], usage=log.UsageData(output_tokens=4)))
+        events.append(log.Answered(step=1, calls=[call], usage=Usage(output_tokens=4)))
     document = to_atif(log.read_run(tmp_path))
     agent = document["steps"][1]
     assert agent["metrics"] == {"completion_tokens": 4, "extra": {"retries": 0, "seconds": 0.0}}

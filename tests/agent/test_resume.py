@@ -11,13 +11,13 @@ from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import NOT_EXECUTED, UNKNOWN_OUTCOME
 from pilotfish.agent.resume import Standing, standing
-from pilotfish.model.protocol import Clip, Message, ToolCall
+from pilotfish.model.protocol import Clip, Message, ToolCall, Usage
 
 ONE = log.CallData(id="1", name="shell", arguments={"command": "one"})
 TWO = log.CallData(id="2", name="shell", arguments={"command": "two"})
 
 BEGIN = log.EpisodeStarted(episode=0, task="t", instruction="Do it")
-ANSWER = log.Answered(step=1, text="first", calls=[ONE, TWO], usage=log.UsageData(output_tokens=7))
+ANSWER = log.Answered(step=1, text="first", calls=[ONE, TWO], usage=Usage(output_tokens=7))
 INTENT = log.Intended(step=1, call=ONE)
 RESULT = log.Resulted(step=1, call_id="1", ok=True, text="done one")
 OTHER = log.Resulted(step=1, call_id="2", ok=False, text=NOT_EXECUTED, executed=False)
@@ -68,7 +68,7 @@ def test_the_results_that_were_not_told_are_told(tmp_path: Path) -> None:
 
 
 def test_replies_that_were_sampled_again_do_not_come_back(tmp_path: Path) -> None:
-    lost = log.Answered(step=1, text="hm", kept=False, usage=log.UsageData(output_tokens=1))
+    lost = log.Answered(step=1, text="hm", kept=False, usage=Usage(output_tokens=1))
     here = stood(tmp_path, BEGIN, lost, log.Told(step=1, text="Reply."), ANSWER, INTENT, RESULT, OTHER)
     assert [message.role for message in here.conversation.messages] == [
         "developer",

@@ -15,6 +15,7 @@ from pilotfish.agent.bench import find_unfinished, plan_miniwob, plan_tasks, run
 from pilotfish.agent.bench_report import Plan, report, seconds_per_step, table
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.solution import RANDOM
+from pilotfish.model.protocol import Usage
 from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED
 
 SOLVABLE = """
@@ -141,7 +142,7 @@ def test_the_report_is_read_from_the_log(tmp_path: Path) -> None:
                         episode=seed, task="miniwob/click-test", seed=seed, model=model, instruction="x"
                     )
                 )
-                usage = log.UsageData(input_tokens=1000, output_tokens=10, decode_s=0.5)
+                usage = Usage(input_tokens=1000, output_tokens=10, decode_s=0.5)
                 events.append(log.Answered(step=1, usage=usage, seconds=1))
                 events.append(log.EpisodeEnded(episode=seed, end="finished", passed=passed, steps=seed))
         events.append(log.EpisodeStarted(episode=9, task="miniwob/click-test", seed=9, instruction="cut off"))
