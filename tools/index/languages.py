@@ -164,12 +164,20 @@ def language_of(path: str, head: bytes) -> str | None:
 
 
 @functools.cache
-def parser_of(language: str) -> tuple[Parser, Query]:
-    """A parser for a language of `LANGUAGES`, and its query."""
-    from tree_sitter import Parser, Query
+def parser_of(language: str) -> Parser:
+    """A parser for a language of `LANGUAGES`."""
+    from tree_sitter import Parser
+    from tree_sitter_language_pack import get_language
+
+    return Parser(get_language(LANGUAGES[language].grammar))  # type: ignore[arg-type]
+
+
+@functools.cache
+def query_of(language: str) -> Query:
+    """The query of a language of `LANGUAGES`."""
+    from tree_sitter import Query
     from tree_sitter_language_pack import get_language
 
     found = LANGUAGES[language]
-    grammar = get_language(found.grammar)  # type: ignore[arg-type]
     patterns = "".join((_QUERIES / f"{name}.scm").read_text() for name in found.queries)
-    return Parser(grammar), Query(grammar, patterns)
+    return Query(get_language(found.grammar), patterns)  # type: ignore[arg-type]

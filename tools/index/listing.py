@@ -13,6 +13,7 @@ import stat
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from pilotfish.tools.index.paths import open_beneath, read_beneath, shown
 from pilotfish.tools.index.rules import NOT_SOURCE, VENDORED, in_vendored_folder
@@ -48,8 +49,7 @@ def require_text(what: str, text: str) -> None:
         raise IndexingError(f"the {what} {text[:60]!a} is not UTF-8; give it as text.") from None
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A regular file: its path in the folder, bytes, and times of change in nanoseconds."""
 
     path: bytes
@@ -75,7 +75,7 @@ class Listing:
 
     def finish(self) -> None:
         """Sort, and put what was left out into sentences."""
-        self.entries.sort(key=lambda entry: entry.path)
+        self.entries.sort()
         for why, paths in sorted(self._left.items()):
             paths.sort()
             names = ", ".join(shown(path) for path in paths[:_EXAMPLES])

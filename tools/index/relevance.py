@@ -27,7 +27,7 @@ from pilotfish.tools.index.words import Counting, words_of
 _SATURATION, _LENGTH = 1.2, 0.75  # of BM25
 _IN_PATH = 3.0  # what a word in the path counts, in words of the text
 _DEFINED = 0.3  # what a defined name that is mentioned counts, beside a word
-_RANKED = 0.3  # what the rank counts
+_RANKED = 0.1  # what the rank counts
 _INNER = 2.0  # what the best definition counts, beside the file
 _TEST = 0.6  # what is left of a test's score
 _NAMED = 3.0  # what a word in a definition's name counts, in words of its text

@@ -107,11 +107,10 @@ class Index:
     def notes(self) -> list[str]:
         """Sentences on what is not in the index or not as it should be."""
         notes = [*self._store.notes, *json.loads(self._store.meta("notes") or "[]")]
-        for one in self._ask(self._store.files):
-            if one.note:
-                verb = "cannot be parsed: it" if one.state == "failed" else ""
-                verb = "cannot be read:" if one.state == "unreadable" else verb
-                notes.append(" ".join(f"{shown(one.path)} {verb} {one.note}.".split(" ")).replace("  ", " "))
+        for path, state, note in self._ask(self._store.noted):
+            verb = "cannot be parsed: it" if state == "failed" else ""
+            verb = "cannot be read:" if state == "unreadable" else verb
+            notes.append(f"{shown(path)} {verb} {note}.".replace("  ", " "))
         return notes
 
     def counted(self) -> dict[str, tuple[int, int]]:

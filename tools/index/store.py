@@ -11,8 +11,8 @@ import sqlite3
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pilotfish.tools.index.facts import FileFacts, PackedTags
 from pilotfish.tools.index.listing import IndexingError
@@ -64,8 +64,7 @@ LOCK_SECONDS = 90.0
 """How long another process that updates the index is waited for while it writes nothing."""
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """What tells whether a file is still the one that was read."""
 
     id: int
@@ -207,7 +206,7 @@ class Store:
     def known(self) -> dict[bytes, Known]:
         """All files by path."""
         rows = self._db.execute("SELECT path, id, size, mtime_ns, ctime_ns, racy, digest, state FROM files")
-        return {path: Known(*rest) for path, *rest in rows}
+        return {row[0]: Known._make(row[1:]) for row in rows}
 
     def put(self, facts: Iterable[FileFacts]) -> None:
         """Add or replace files."""
@@ -260,6 +259,10 @@ class Store:
             " ORDER BY path"
         )
         return [FileFacts(*row) for row in rows]
+
+    def noted(self) -> list[tuple[bytes, str, str]]:
+        """Path, state and note of the files that have a note, by path."""
+        return list(self._db.execute("SELECT path, state, note FROM files WHERE note != '' ORDER BY path"))
 
     def state(self, path: bytes) -> str | None:
         """The state of a file; None where there is none."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pilotfish.tools.index.languages import LANGUAGES, Language, parser_of
+from pilotfish.tools.index.languages import LANGUAGES, Language, parser_of, query_of
 from pilotfish.tools.index.python_tags import captures_of, uses_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def tags_of(source: bytes, language: str) -> Tags:
     """The tags of UTF-8 text in a language of `LANGUAGES`."""
     if language != "python":
         return tags_by_query(source, language)
-    root = parser_of(language)[0].parse(source).root_node
+    root = parser_of(language).parse(source).root_node
     return _tags(source, LANGUAGES[language], captures_of(root), uses_of)
 
 
@@ -83,8 +83,8 @@ def tags_by_query(source: bytes, language: str) -> Tags:
     """The same by the language's query alone."""
     from tree_sitter import QueryCursor
 
-    parser, query = parser_of(language)
-    captures = QueryCursor(query).captures(parser.parse(source).root_node)
+    root = parser_of(language).parse(source).root_node
+    captures = QueryCursor(query_of(language)).captures(root)
 
     def uses(source: bytes, starts: list[int], named: dict[int, int]) -> dict[str, list[int]]:
         return _uses(captures, source, starts, named)
