@@ -41,7 +41,7 @@ def cases(maker: SampleMaker, episodes: list[Episode], per_task: int) -> list[Ca
     count: dict[str, int] = defaultdict(int)
     out = []
     for ep in episodes:
-        usable = [n for n, step in enumerate(ep.steps[:8]) if step.get("train", True)]
+        usable = [n for n, step in enumerate(ep.steps) if step.get("train", True)]
         if count[ep.task] >= per_task or not usable:
             continue
         count[ep.task] += 1

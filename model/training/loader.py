@@ -20,7 +20,7 @@ from pilotfish.model.training.heads import CELL, LETTERS
 from pilotfish.model.training.samples import Sample, SampleMaker, text_stream
 from pilotfish.model.training.shards import Episode, read_shard
 
-BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560)
+BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560, 3072, 3584, 4096, 4608)
 TEXT_LENGTH = 640  # tokens of a row of plain text
 LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
 

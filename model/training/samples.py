@@ -1,7 +1,7 @@
 """From recorded episodes to token sequences.
 
 Three kinds of sequence, mixed from the first step on:
-- whole episodes in the agent's own words: clip, instruction, call, result, clip, call ...
+- episodes, or stretches of long ones, in the agent's words: clip, instruction, call, result, clip, call ...
 - questions about one screen: many answers per picture ("Locate", "Read", and clicks in the call grammar);
 - plain text.
 """
@@ -66,7 +66,7 @@ TYPING = (  # {0} is the string to type, {1} something else
     'Put "{0}" in the {1} box',
     "Type {0}.",
 )
-WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says: developer message and tool
+WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says, how many clips it keeps
 
 
 @dataclass
@@ -103,27 +103,46 @@ class SampleMaker:
         self.developer = Message("developer", (words["developer"],))
         tool = words["tool"]
         self.tools = [ToolSpec(tool["name"], tool["description"], tool["parameters"])]
+        self.pruned_clip = words["pruned_clip"]
+        self.max_clips, self.clip_block = words["max_clips"], words["clip_block"]
         self.digits = {self.tokenizer.encode(str(d))[0] for d in range(10)}
         self._fake: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
 
-    def episode(self, ep: Episode, max_steps: int = 8) -> Sample:
-        """The whole episode as the agent would have lived it."""
+    def episode(self, ep: Episode, steps: int | None = None) -> Sample:
+        """A stretch of an episode as the agent lives it: the steps between two prunings of its conversation.
+
+        What came before is told, its clips as far as the agent still has them, but only the stretch is
+        trained on. `steps` ends the episode there and takes its last stretch; left out, one is drawn.
+        """
+        until = len(ep.steps) if steps is None else steps
+        pruned, begin, end = self._stretch(until - 1 if steps else self.random.randrange(until))
         turns: list[Message] = [self.developer]
         frames: list[int] = []
         clips: list[tuple[int, ...]] = []
         trained: list[bool] = []
-        for n, step in enumerate(ep.steps[:max_steps]):
+        for n, step in enumerate(ep.steps[: min(end, until)]):
             now = step["frame"]
             before = ep.steps[n - 1]["frame"] if n else now
-            clip, word = self._clip(ep, before, now, frames, clips)
+            shown: Clip | str = self.pruned_clip
+            word = "unchanged" if ep.frames[before] == ep.frames[now] else "settled"
+            if not 1 <= n <= pruned:
+                shown, word = self._clip(ep, before, now, frames, clips)
             if n == 0:
-                turns.append(Message("user", (clip, ep.instruction)))
+                turns.append(Message("user", (shown, ep.instruction)))
             else:
-                turns.append(Message("tool", (f"ok\n{word}", clip)))
+                turns.append(Message("tool", (f"ok\n{word}", shown)))
             call = ToolCall(str(n), "computer", self.arguments(ep, step))
             turns.append(Message("assistant", (), None, (call,)))
-            trained.append(bool(step.get("train", True)))
+            trained.append(n >= begin and bool(step.get("train", True)))
         return self._sample(turns, self.tools, trained, ep, frames, clips)
+
+    def _stretch(self, step: int) -> tuple[int, int, int]:
+        """How many clips behind the first are gone at a step, and the steps [begin, end) that share this."""
+        if step < self.max_clips:
+            return 0, 0, self.max_clips
+        times = (step - self.max_clips) // self.clip_block + 1
+        end = self.max_clips + times * self.clip_block
+        return times * self.clip_block, end - self.clip_block, end
 
     def questions(self, ep: Episode, most: int = 16) -> Sample | None:
         """Several questions about one screen of the episode; None when nothing on it can be named.

@@ -2,7 +2,7 @@
 
 Text and clips share every step. The schedule follows whichever is further along, steps or seconds, so that
 a run on limited time ends with its learning rate at zero. A checkpoint holds model, optimisers and step;
-`--resume` goes on from it.
+`--resume` goes on from it. `--init FOLDER` begins with an exported model instead of random weights.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Settings:
     workers: int = 5
     seed: int = 0
     resume: str = ""
-    start_from: str = ""  # a model.safetensors to begin with, optimisers anew
+    init: str = ""  # folder of an exported model to begin with; the heads and the optimisers start anew
+    head_steps: int = 0  # at the start the heads alone are trained, so that they do not disturb the model
     width: int = 336
     height: int = 420
     noise: float = 0.02
@@ -147,8 +148,8 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         self.trainee = build(s.width, s.height, s.device, s.bf16)
         self.model = self.trainee.model
-        if s.start_from:
-            self.model.load_state_dict(load_file(s.start_from))
+        if s.init:
+            self.model.load_state_dict(load_file(Path(s.init) / "model.safetensors"))
         self.masters = Masters(self.trainee)
         matrices, rest = split_parameters(self.masters.named.items())
         fused = s.device == "cuda"
@@ -233,11 +234,13 @@ class Trainer:
         loss = parts["answer"] + s.kl_weight * parts["kl"]
         loss = loss + s.head_weight * sum(parts[k] for k in ("letters", "place", "centre") if k in parts)
         loss.backward()
-        norm = self.masters.take_gradients(self.group)
+        heads_only = self.step - self.first < s.head_steps
+        norm = self.masters.take_gradients(self.group, "heads." if heads_only else "")
         for optimiser in self.optimisers:
             optimiser.step()
         self.masters.publish()
-        balance(self.model, s.balance_rate * rate, self.group)
+        if not heads_only:
+            balance(self.model, s.balance_rate * rate, self.group)
         self.journal.add(parts | {"norm": norm}, batch, waited)
         self.step += 1
 

@@ -32,16 +32,19 @@ class Masters:
         self.live = dict(module.named_parameters())
         self.named = {name: nn.Parameter(p.detach().float().clone()) for name, p in self.live.items()}
 
-    def take_gradients(self, group: Group) -> Tensor:
+    def take_gradients(self, group: Group, part: str = "") -> Tensor:
         """Move the module's gradients here, averaged over the processes, and clip them to norm 1.
 
-        Returns their norm before clipping.
+        part: what the names of the parameters begin with; others are left as they are. Returns the norm
+        before clipping.
         """
         for name, p in self.live.items():
-            self.named[name].grad = None if p.grad is None else p.grad.float()
+            taken = p.grad is not None and name.startswith(part)
+            self.named[name].grad = p.grad.float() if taken and p.grad is not None else None
             p.grad = None
-        group.average_gradients(list(self.named.values()))
-        return nn.utils.clip_grad_norm_(self.named.values(), 1.0)
+        chosen = [p for name, p in self.named.items() if name.startswith(part)]
+        group.average_gradients(chosen)
+        return nn.utils.clip_grad_norm_(chosen, 1.0)
 
     @torch.no_grad()
     def publish(self) -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from pilotfish.model.training.loader import collate
+from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.samples import SampleMaker
 from pilotfish.model.training.train import Journal, Settings, Trainer, parse_settings, schedule
 from pilotfish.model.training.trainee import NANO
@@ -86,6 +87,22 @@ def test_a_session_resumes_where_it_stopped(shard_folder: Path, tmp_path: Path) 
     assert all(v.dtype == torch.bfloat16 for v in exported.values())
     lines = [json.loads(line) for line in (tmp_path / "a/train.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 11))
+
+
+def test_a_session_begins_with_an_exported_model_and_its_heads_first(
+    shard_folder: Path, tmp_path: Path
+) -> None:
+    trainer = Trainer(Settings(str(shard_folder), str(tmp_path), init=str(NANO), **TINY))
+    for name, value in load_file(NANO / "model.safetensors").items():
+        ours = trainer.masters.named.get(f"model.{name}", trainer.model.state_dict()[name])
+        assert torch.equal(ours.float(), value.float()), name
+    for part in ("heads.", ""):
+        for p in trainer.masters.live.values():
+            p.grad = torch.ones_like(p)
+        trainer.masters.take_gradients(Group(), part)
+        moved = {name for name, p in trainer.masters.named.items() if p.grad is not None}
+        assert moved == {name for name in trainer.masters.named if name.startswith(part)}
+        assert moved
 
 
 def test_a_signal_ends_a_session_with_a_checkpoint(shard_folder: Path, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import torch
 from PIL import Image, ImageDraw
 
 from pilotfish.agent import prompt
+from pilotfish.agent.conversation import Conversation
 from pilotfish.model.images import clip_patches as reference_patches
-from pilotfish.model.protocol import Clip
+from pilotfish.model.protocol import Clip, Message, ToolCall
 from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.training import train, trainee
-from pilotfish.model.training.loader import collate, letter_cells, widget_cells
+from pilotfish.model.training.loader import BUCKETS, collate, letter_cells, widget_cells
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream, unambiguous
@@ -77,6 +78,7 @@ def test_the_words_trained_on_are_the_words_the_agent_says() -> None:
     words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
     tool = ComputerTool()
     assert words["developer"] == prompt.DEVELOPER
+    assert words["pruned_clip"] == prompt.PRUNED_CLIP
     assert words["tool"] == {
         "name": tool.name,
         "description": tool.description,
@@ -138,6 +140,39 @@ def test_a_grid_point_maps_back_to_its_pixel() -> None:
         px, py = grid_to_pixel((gx, gy), screen)
         assert abs(px - x) <= 1
         assert abs(py - y) <= 1
+
+
+def lived(ep: Episode, steps: int) -> Conversation:
+    """What the agent's own conversation holds when it takes the step after these."""
+    words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
+    conversation = Conversation(max_clips=words["max_clips"], block=words["clip_block"])
+    clip = Clip(np.zeros((4, 420, 336, 3), np.uint8), (0.0, 0.1, 0.2, 0.3))
+    conversation.append(prompt.developer_turn())
+    conversation.append(prompt.first_turn(ep.instruction, clip))
+    for n in range(steps):
+        call = ToolCall(str(n), "computer", ep.steps[n]["action"])
+        conversation.append(Message("assistant", (), None, (call,)))
+        conversation.append(prompt.tool_turn("ok", "settled", clip))
+    return conversation
+
+
+def test_a_long_episode_is_told_as_the_agent_remembers_it(maker: SampleMaker) -> None:
+    drawn = drawn_episode(3, 17)
+    ep = Episode("t", 3, drawn.instruction, drawn.frames, [[]] * 17, [[]] * 17, drawn.steps)
+    tokens = []
+    for steps in range(1, 18):
+        sample = maker.episode(ep, steps)
+        clips = sum(isinstance(part, Clip) for m in lived(ep, steps - 1).messages for part in m.parts)
+        assert len(sample.clips) == clips
+        said = maker.tokenizer.decode(sample.ids.tolist())
+        assert said.count("Clip removed.") == steps - clips
+        assert said.count("<action>left_click") == steps
+        answers = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
+        assert answers.count("<action>left_click") == (steps if steps <= 6 else (steps - 7) % 4 + 1)
+        tokens.append(len(sample.ids))
+    assert max(tokens) <= BUCKETS[-1]
+    shown = {len(maker.episode(ep).clips) for _ in range(40)}
+    assert shown == {5, 6}  # the last stretch is cut short by the end
 
 
 def test_only_what_the_model_says_is_a_target(shard_folder: Path, maker: SampleMaker) -> None:
