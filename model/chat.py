@@ -92,13 +92,16 @@ class ChatFormat:
         tools: Sequence[ToolSpec] = (),
         thinking: Thinking = "disabled",
         add_generation_prompt: bool = True,
+        look: Callable[[], object] = lambda: None,
     ) -> Prompt:
         """The ids of a conversation, ending where the model's next words belong.
 
-        Raises `ModelError` when the template refuses the conversation or silently drops a part of it.
+        look: called now and then while that takes long; what it raises ends the work. Raises `ModelError`
+        when the template refuses the conversation or silently drops a part of it.
         """
         pieces = list(self._pieces(conversation, tools, thinking, add_generation_prompt))
-        encoded = self.tokenizer.encode_each(piece for piece in pieces if isinstance(piece, str))
+        texts = (piece for piece in pieces if isinstance(piece, str))
+        encoded = self.tokenizer.encode_each(texts, look)
         ids: list[int] = []
         for piece in pieces:
             ids += [piece] if isinstance(piece, int) else next(encoded)

@@ -14,9 +14,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +40,8 @@ from pilotfish.model.protocol import (
     ToolSpec,
     Usage,
 )
-from pilotfish.model.request import Laid, Reason, Request
+from pilotfish.model.rendering import Renderers
+from pilotfish.model.request import Reason, Request
 from pilotfish.model.rows import WIDTH
 from pilotfish.model.sampling import MEDIA_TOKENS, Sampler
 from pilotfish.model.saved import key_of
@@ -54,10 +53,6 @@ from pilotfish.model.tokenizer import DOCUMENT_START, TURN_START, Tokenizer
 
 AT_ONCE = WIDTH
 """Answers computed at once; others wait. One decoding pass is enough for them."""
-
-
-RENDERERS = 4
-"""Prompts rendered at once; others wait."""
 
 
 class Engine:
@@ -98,7 +93,8 @@ class Engine:
         self.sequence = self.prefixes.new()
         self.features = Features(self.model)
         self._scheduler = Scheduler(AT_ONCE)
-        self._renderers = ThreadPoolExecutor(RENDERERS, "render")
+        place_ids = (self.config.image_token_id, self.config.video_token_id)
+        self._renderers = Renderers(self.format, self.name, self.context, place_ids)
         self._device = device_name(chosen)
 
     @property
@@ -173,7 +169,7 @@ class Engine:
         runs out, and when the network's scores are not numbers.
         """
         came_s = time.perf_counter()
-        prompt = await self._rendered(conversation, tools, limits, stop)
+        prompt = await self._renderers.render(conversation, tools, limits, stop)
         if prompt is None:
             yield EndChunk("stop" if stop.is_set() else "time")
             return
@@ -214,37 +210,8 @@ class Engine:
 
     def close(self) -> None:
         """Wait for all answers to end."""
-        self._renderers.shutdown(cancel_futures=True)
+        self._renderers.close()
         self._scheduler.close()
-
-    async def _rendered(
-        self, conversation: Sequence[Message], tools: Sequence[ToolSpec], limits: Limits, stop: asyncio.Event
-    ) -> Laid | None:
-        """A conversation as a prompt; None when it is stopped, or its time is up, before it is one."""
-        job: asyncio.Future[Any] = asyncio.wrap_future(
-            self._renderers.submit(self._lay, conversation, tools, limits.thinking)
-        )
-        stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait(
-                [job, stopping], timeout=limits.max_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            laid: Laid | None = job.result() if job.done() else None
-            return laid
-        finally:
-            stopping.cancel()
-            job.cancel()
-
-    def _lay(self, conversation: Sequence[Message], tools: Sequence[ToolSpec], thinking: Thinking) -> Laid:
-        """Render a conversation; raises ModelError when that fails or leaves no room for an answer."""
-        prompt = self.format.render(conversation, tools, thinking)
-        if len(prompt.ids) >= self.context:
-            raise ModelError(
-                f"The conversation has {len(prompt.ids)} tokens and {self.name} reads at most "
-                f"{self.context - 1}; drop its oldest clips or start a new one."
-            )
-        place_ids = (self.config.image_token_id, self.config.video_token_id)
-        return Laid(Tokens.lay_out(prompt.ids, prompt.media, place_ids), prompt.media)
 
     def _answer(self, request: Request) -> Steps:
         """Compute one answer, step by step, and tell its chunks."""

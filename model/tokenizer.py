@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -146,10 +146,13 @@ class Tokenizer:
         (ids,) = self.encode_each([text])
         return ids
 
-    def encode_each(self, texts: Iterable[str]) -> Iterator[list[int]]:
+    def encode_each(
+        self, texts: Iterable[str], look: Callable[[], object] = lambda: None
+    ) -> Iterator[list[int]]:
         """`encode` of each text in turn, some hundred thousand characters ahead.
 
-        Long ones are encoded by several threads, and meanwhile other threads of Python go on.
+        Long ones are encoded by several threads, and meanwhile other threads of Python go on. look: called in
+        between; what it raises ends the work.
         """
         batch: list[tuple[str, bool]] = []  # pieces, and whether each is its text's last
         held, ids = 0, list[int]()
@@ -158,6 +161,7 @@ class Tokenizer:
                 batch.append(piece)
                 held += len(piece[0])
                 if held >= _AT_ONCE:
+                    look()
                     for found, is_last in self._encoded(batch):
                         ids += found
                         if is_last:

@@ -353,6 +353,21 @@ async def test_a_prompt_being_rendered_is_stopped_and_timed(endless: Engine) -> 
     assert await stopped == [EndChunk("stop")]
 
 
+async def test_nothing_is_rendered_for_who_has_gone(endless: Engine) -> None:
+    large = (Message("user", ("The quick brown fox.\nOver it. " * 50_000,)),)
+    began_s = time.perf_counter()
+    endless.count(large, ())
+    whole_s = time.perf_counter() - began_s
+    stop = asyncio.Event()
+    task = asyncio.create_task(answer(endless, large, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await task == [EndChunk("stop")]
+    began_s = time.perf_counter()
+    endless.close()
+    assert time.perf_counter() - began_s < whole_s / 2
+
+
 def test_a_loop_that_is_closed_in_the_midst_leaves_nothing_behind(endless: Engine) -> None:
     loop = asyncio.new_event_loop()
     stream = endless.respond(
