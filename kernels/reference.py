@@ -60,7 +60,8 @@ def choose_blocks(
 def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tensor:
     """Scores of every block of keys, fp32 [B, G, T, C]; -inf where no key of the block is visible."""
     B, G, T, _ = q_BGTD.shape
-    step = max(1, SCORES_AT_ONCE // max(B * G * T * block, 1)) * block
+    at_once = SCORES_AT_ONCE << (5 if q_BGTD.is_cuda else 0)  # a GPU waits for launches, not for memory
+    step = max(1, at_once // max(B * G * T * block, 1)) * block
     starts = range(0, max(k_BND.shape[1], 1), step)
     parts = [_scores_of(q_BGTD.float(), k_BND[:, i : i + step], start - i, block) for i in starts]
     return torch.cat(parts, dim=-1)
