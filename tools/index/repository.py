@@ -95,8 +95,9 @@ class Index:
                 done = bring()
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
+                    mend = "try again later" if "locked" in str(error) else "free space"
                     raise IndexingError(
-                        f"The index {self.path} cannot be written ({error}); free space."
+                        f"The index {self.path} cannot be written ({error}); {mend}."
                     ) from None
                 self._store.start_again()
                 done = bring()
