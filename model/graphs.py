@@ -6,7 +6,6 @@ pool's buffers have moved.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -87,9 +86,6 @@ class PagedDecoder:
         return _Pass(rows, replay)
 
 
-_decoders: weakref.WeakKeyDictionary[PagePool, PagedDecoder] = weakref.WeakKeyDictionary()
-
-
 def decoder_of(model: M3, pool: PagePool, attention: AttentionKind) -> PagedDecoder | None:
     """The pool's decoder; None where the kernels do not run: on a CPU, or for sizes they do not take."""
     t = model.config.text
@@ -98,6 +94,8 @@ def decoder_of(model: M3, pool: PagePool, attention: AttentionKind) -> PagedDeco
         t.topk_blocks,
     ):  # fmt: skip
         return None
-    if pool not in _decoders:
-        _decoders[pool] = PagedDecoder(model, pool, attention, graphs=True)
-    return _decoders[pool]
+    decoder = pool.decoders.get(attention)
+    if decoder is None:
+        decoder = pool.decoders[attention] = PagedDecoder(model, pool, attention, graphs=True)
+    assert isinstance(decoder, PagedDecoder)
+    return decoder

@@ -55,6 +55,8 @@ class PagePool:
         self._holders = np.zeros(0, dtype=np.int32)
         self.aside = 0
         """Pages held for good that no cache has."""
+        self.decoders: dict[str, object] = {}
+        """What decodes over its pages, by kind of attention; see `graphs.py`. They end with the pool."""
         self.generation = 0
         """How often the buffers moved."""
         self._touched = 0  # no page from here on was ever written; a CPU gives such memory when it is

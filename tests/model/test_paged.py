@@ -7,6 +7,8 @@ once the kernels themselves, in Triton's interpreter.
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -144,6 +146,19 @@ def test_grouped_experts_compute_what_chosen_ones_do(nano: M3, device: str) -> N
         grouped.float(), plain.float(), rtol=2e-2, atol=2e-2 * plain.abs().max().item()
     )
     assert torch.equal(grouped, moe._grouped_experts(x, weights, chosen))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_pool_has_a_decoder_for_each_attention_and_ends_with_them(tiny_model: Callable[..., M3]) -> None:
+    model = tiny_model(0, **WIDE).to("cuda").requires_grad_(False)
+    pool = pool_for(model)
+    sparse, dense = decoder_of(model, pool, "sparse"), decoder_of(model, pool, "dense")
+    assert sparse is decoder_of(model, pool, "sparse")
+    assert sparse is not dense
+    gone = weakref.ref(pool)
+    del pool, sparse, dense
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_cpu_decodes_sequence_by_sequence(nano: M3) -> None:
