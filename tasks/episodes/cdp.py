@@ -381,4 +381,5 @@ def browser_environment(root: Path | None) -> dict[str, str]:
         env["LD_LIBRARY_PATH"] = str(root / "lib")
         env["FONTCONFIG_FILE"] = str(root / "fonts.conf")
         env["HOME"] = str(root / "home")
+        env["LANG"] = "en_US.UTF-8"  # in others a time field takes no AM and PM
     return env
