@@ -43,6 +43,8 @@ _SHARE, _MOST = 2, 262_144
 _CHANGES_SHARE = 4
 """What is told of changes has at most this part of the layout's own budget more."""
 _INDEX_SECONDS = 300.0
+_PATIENCE_S = 30.0
+"""A look for changes that takes longer, such as where git waits for a pipe in the copy, is the last one."""
 _FRAME_TOKENS = 200
 """More than the words around the text have."""
 _HEAD = (
@@ -189,9 +191,11 @@ class RepositoryPrefix:
         """What has changed in the laid out files since they were last told, marked; '' for nothing."""
         if self._layout is None:
             return ""
-        before = self._layout
+        before, began_s = self._layout, time.monotonic()
         try:
             after = await self._in_thread(lambda gone: self._follow(before, gone))
+            if (seconds := time.monotonic() - began_s) > _PATIENCE_S:
+                raise IndexingError(f"it took {seconds:.0f} s to look for them")
         except (IndexingError, Cancelled) as error:
             self._layout = None
             why = str(error).rstrip(".") or "the index took too long"

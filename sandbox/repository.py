@@ -7,6 +7,7 @@ leads elsewhere counts only if what it leads to leads back.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,6 +109,8 @@ def _elsewhere(folder: Path, own: Path) -> Repository:
 
 
 def _read(folder: Path, kind: Kind, git_dir: Path, common: Path) -> Repository:
+    for name in ("refs", "objects", "info"):
+        _refuse_what_blocks(common / name)
     if not _is_git_dir(common):
         raise SandboxError(
             f"{str(git_dir)!r} is not a repository of git's (no HEAD, objects or refs in it); remove it or "
@@ -124,9 +127,36 @@ def _read(folder: Path, kind: Kind, git_dir: Path, common: Path) -> Repository:
             "here; `git refs migrate --ref-format=files` in a clone changes that."
         )
     objects = _objects(common)
+    for borrowed in objects[1:]:
+        _refuse_what_blocks(borrowed)
     made = Repository(folder, kind, git_dir, common, "", "", objects, settings)
     head, branch = _head(made)
     return Repository(folder, kind, git_dir, common, head, branch, objects, settings)
+
+
+def _refuse_what_blocks(place: Path) -> None:
+    """Raise `SandboxError` for a pipe or a device among git's files, since git would wait for it."""
+    open_ = [str(place)]
+    while open_:
+        try:
+            with os.scandir(open_.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        open_.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False) and _blocks(entry):
+                        raise SandboxError(
+                            f"{entry.path!r} is a pipe or a device, on which git would wait; remove it."
+                        )
+        except OSError:
+            continue
+
+
+def _blocks(entry: os.DirEntry[str]) -> bool:
+    try:
+        mode = entry.stat().st_mode
+    except OSError:
+        return False  # a link that leads nowhere
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
 def _head(repository: Repository) -> tuple[str, str]:

@@ -56,6 +56,7 @@ class WorkTree:
     """Made by `begin`, or what `begin` made in the place before. Raises `SandboxError`, one sentence each."""
 
     def __init__(self, place: Path) -> None:
+        place = place.absolute()  # git runs in another folder
         self.place = place
         self.folder = place / "workspace"
         self._git = GitDir(place / "git")
@@ -75,7 +76,7 @@ class WorkTree:
         goes_on: called often; raises to break off. A place that is not whole can be removed.
         """
         with _on_disk(place):
-            return cls._begin(place, repository, goes_on, bounds)
+            return cls._begin(place.absolute(), repository, goes_on, bounds)
 
     @classmethod
     def _begin(

@@ -336,8 +336,18 @@ async def test_words_of_the_repository_are_marked_and_cannot_end_their_quotation
 
 
 def test_a_server_that_is_not_there_is_told_before_any_work(repo: Path, command_here: Command) -> None:
-    words = ("repo", "Work.", "--test", "touch /tmp/ran", "--model", "openai:http://127.0.0.1:9/v1#m")
+    words = ("repo", "Work.", "--test", "true", "--model", "openai:http://127.0.0.1:9/v1#m")
     done = command_here("code", *words)
     assert done.status == 1
     assert "cannot be reached" in done.err
     assert not (repo.parent / "runs").exists()
+
+
+async def test_a_run_folder_may_be_named_from_where_the_command_stands(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repo.parent)
+    target = CodeTarget("repo", "Mend it.")
+    result = await run_code(target, Settings(record_dir=Path("runs")), model=ScriptedModel([mend(), DONE]))
+    assert (result["passed"], Path(result["patch"]).is_absolute()) == (True, False)
+    git(repo, "apply", str(repo.parent / result["patch"]))

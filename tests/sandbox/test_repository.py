@@ -385,3 +385,23 @@ def test_settings_that_are_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     tree, _ = begin(repo, tmp_path / "place")
     assert (tree.folder / "a.py").read_text() == "one\ntwo\n"
     assert fingerprint(repo) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["refs/heads/other", "info/exclude", "objects/info/alternates", "objects/ab/cd"]
+)
+def test_pipes_among_gits_files_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    repo = make(tmp_path / "repo", {"a.txt": "a\n"})
+    place = repo / ".git" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # git's own monitor of files has a socket there, on which nothing waits.
+    with socket.socket(socket.AF_UNIX) as monitor:
+        monkeypatch.chdir(repo / ".git")
+        monitor.bind("fsmonitor--daemon.ipc")
+    assert find_repository(repo).branch == "main"
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    with pytest.raises(SandboxError, match="is a pipe or a device, on which git would wait"):
+        find_repository(repo)
