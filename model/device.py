@@ -11,7 +11,7 @@ from pilotfish.model.config import M3Config
 from pilotfish.model.protocol import ModelError
 
 DTypeName = Literal["auto", "bfloat16", "float32"]
-CPU_CHUNK, GPU_CHUNK, WIDE_GPU_CHUNK = 256, 8192, 2048
+CPU_CHUNK, GPU_CHUNK, WIDE_GPU_CHUNK = 512, 8192, 2048
 """Tokens computed at once; on a GPU so many that computing takes about as long as launching it."""
 WIDE = 2048
 """Width of the text tower from which on fewer do."""

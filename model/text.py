@@ -254,11 +254,18 @@ class MoE(nn.Module):
         return weights / weights.sum(-1, keepdim=True), chosen
 
     def _chosen_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        out = torch.zeros_like(x)
-        for e in chosen.unique().tolist():
-            token, slot = (chosen == e).nonzero(as_tuple=True)
-            out.index_add_(0, token, (self.experts[e](x[token]) * weights[token, slot, None]).to(x.dtype))
-        return out
+        """Each expert on the tokens that chose it; what goes element by element, on all at once."""
+        c, picks = self.config, chosen.flatten()
+        order = picks.argsort(stable=True)
+        counts = picks.bincount(minlength=c.num_local_experts).tolist()
+        used = [expert for expert, count in zip(self.experts, counts, strict=True) if count]
+        sizes = [count for count in counts if count]
+        parts = list(zip(used, x[order // chosen.shape[1]].split(sizes), strict=True))
+        gate, up = (torch.cat([getattr(e, name)(rows) for e, rows in parts]) for name in ("w1", "w3"))
+        hidden = swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta).split(sizes)
+        each = torch.cat([e.get_submodule("w2")(rows) for e, rows in zip(used, hidden, strict=True)])
+        back = each[order.argsort()].unflatten(0, chosen.shape)
+        return (back * weights[..., None]).sum(1).to(x.dtype)
 
     def _experts_of_rows(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         out = torch.zeros_like(x)

@@ -136,7 +136,7 @@ async def test_an_engine_keeps_both_of_two_conversations(tiny_folder: Path) -> N
         assert isinstance(end, EndChunk)
         return end.usage.cached_tokens
 
-    texts = ["one fox " * 60, "two dogs " * 60]
+    texts = ["one fox " * 120, "two dogs " * 120]
     assert [await cached(text) for text in texts] == [0, 0]
     assert all([await cached(text + "more") >= CPU_CHUNK for text in texts])
 

@@ -208,7 +208,7 @@ async def test_an_engine_goes_on_where_another_was(
     tiny_folder: Path, tmp_path: Path, make_clip: Callable[..., Clip]
 ) -> None:
     """A clip and text, saved by one engine; another answers the same and computes only the end."""
-    conversation = (Message("user", (make_clip(0, 112, 140), "The quick brown fox jumps. " * 16)),)
+    conversation = (Message("user", (make_clip(0, 112, 140), "The quick brown fox jumps. " * 32)),)
 
     async def answer(engine: Engine) -> list[object]:
         stream = engine.respond(conversation, (), stop=asyncio.Event(), limits=Limits(max_tokens=12))
