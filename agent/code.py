@@ -232,6 +232,7 @@ def _hand_back(
     data = tree.patch(tree.base, taken)
     _write(patch, data)
     notes = [*notes, *(f"{path} is a repository of its own and not part of the result." for path in own)]
+    notes += [told] if (told := tree.new_of_filters()) else []
     if changed and tree.mostly_line_ends(tree.base, taken):
         notes.append("More than half of the changed lines differ in nothing but their ends (CRLF or LF).")
     commit = branch = ""

@@ -174,6 +174,13 @@ class WorkTree:
         self._update(present | others, "--add", "--replace")
         return self._git.line("write-tree", "--missing-ok", writes=True), own
 
+    def new_of_filters(self) -> str:
+        """A sentence on new files that are not in what was taken, because a filter would make them; or ''."""
+        others = set(self._git.words("ls-files", "-z", "--others", "--exclude-standard", tree=self.folder))
+        left = self._filtered({path for path in others if not path.endswith(b"/")})
+        what = "New files that a filter makes, such as Git LFS, are not part of the result: "
+        return f"{what}{_few(left)}." if left else ""
+
     def keep(self, tree: str, message: str) -> str:
         """Make a tree that was taken a commit after the base; returns it."""
         commit = self._git.line("commit-tree", tree, "-p", self.base, stdin=message.encode())

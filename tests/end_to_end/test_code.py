@@ -351,3 +351,12 @@ async def test_a_run_folder_may_be_named_from_where_the_command_stands(
     result = await run_code(target, Settings(record_dir=Path("runs")), model=ScriptedModel([mend(), DONE]))
     assert (result["passed"], Path(result["patch"]).is_absolute()) == (True, False)
     git(repo, "apply", str(repo.parent / result["patch"]))
+
+
+async def test_new_files_that_a_filter_would_make_are_named(tmp_path: Path) -> None:
+    repo = make(tmp_path / "repo", {"a.py": "a\n", ".gitattributes": "*.dat filter=lfs\n"})
+    result, _ = await code(repo, [shell("echo b > b.dat; echo c > c.py"), turn(text="Done.")])
+    assert [one["path"] for one in result["changed"]] == ["c.py"]
+    assert result["notes"] == [
+        "New files that a filter makes, such as Git LFS, are not part of the result: b.dat."
+    ]
