@@ -187,7 +187,6 @@ async def _work(
             events,
             model,
             budget_for(model, target.context_tokens) if laid or not groups else 0,
-            seed=repository.folder,
             earlier=laid[0] if laid else None,
             on_progress=on_progress,
         )

@@ -100,15 +100,12 @@ class RepositoryPrefix:
         model: Model,
         budget: int,
         *,
-        seed: Path | None = None,
         earlier: log.LaidOut | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        """workspace: the copy. budget: tokens. seed: the user's folder, of which an index may be kept.
-        earlier: what a process before this one laid out.
-        """
+        """workspace: the copy. budget: tokens. earlier: what a process before this one laid out."""
         self._workspace, self._events, self._model, self._budget = workspace, events, model, budget
-        self._seed, self._earlier, self._on_progress = seed, earlier, on_progress
+        self._earlier, self._on_progress = earlier, on_progress
         self._count, self._counted = counter(model)
         self._layout: Layout | None = None
         self._index: Index | None = None

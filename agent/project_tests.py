@@ -128,7 +128,7 @@ def _npm(files: Files, names: set[str]) -> TestCommand | None:
 
 def _text(files: Files, name: str) -> str:
     try:
-        return files.read_bytes(name, _MAX_BYTES).decode("utf-8", "replace")
+        return files.read_bytes(name, _MAX_BYTES).decode("utf-8-sig", "replace")
     except SandboxPathError:
         return ""
 

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +29,13 @@ from pilotfish.agent.spelling import as_given, wrong_value
 from pilotfish.sandbox import Limits
 
 FILES = (Path("~/.config/pilotfish/config.toml"), Path("pilotfish.toml"))
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    """A file of settings; a byte order mark before it, as some editors write one, is passed over."""
+
+    def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
+        return tomllib.loads(file_path.read_text(encoding="utf-8-sig"))
 
 
 class SettingsError(Exception):
@@ -183,7 +191,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags first, then the environment, then the files; the first that names a field wins."""
-        files = [TomlConfigSettingsSource(settings_cls, path.expanduser()) for path in reversed(FILES)]
+        files = [_TomlFile(settings_cls, path.expanduser()) for path in reversed(FILES)]
         return (init_settings, env_settings, *files)
 
 
@@ -234,7 +242,7 @@ def _broken_file() -> Path:
     for path in FILES[1:]:
         with contextlib.suppress(FileNotFoundError):
             try:
-                tomllib.loads(path.read_text(encoding="utf-8"))
+                tomllib.loads(path.read_text(encoding="utf-8-sig"))
             except (ValueError, OSError):
                 return path
     return FILES[0]

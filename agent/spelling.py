@@ -36,7 +36,7 @@ def as_given(name: str, flags: Collection[str], files: Iterable[Path]) -> str:
 def _line(name: str, file: Path) -> int | None:
     """The line of a TOML file that sets `name`, or that opens its table; None if there is none."""
     try:
-        lines = file.expanduser().read_text(encoding="utf-8").splitlines()
+        lines = file.expanduser().read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError):
         return None
     whole, _, part = name.partition(".")

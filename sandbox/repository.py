@@ -143,7 +143,7 @@ def _refuse_what_blocks(place: Path) -> None:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         open_.append(entry.path)
-                    elif not entry.is_file(follow_symlinks=False) and _blocks(entry):
+                    elif blocks(entry):
                         raise SandboxError(
                             f"{entry.path!r} is a pipe or a device, on which git would wait; remove it."
                         )
@@ -151,7 +151,10 @@ def _refuse_what_blocks(place: Path) -> None:
             continue
 
 
-def _blocks(entry: os.DirEntry[str]) -> bool:
+def blocks(entry: os.DirEntry[str]) -> bool:
+    """Whether whoever reads this may wait for ever: a pipe or a device, or a link to one."""
+    if entry.is_file(follow_symlinks=False):
+        return False
     try:
         mode = entry.stat().st_mode
     except OSError:

@@ -93,7 +93,7 @@ def read_dockerfile(path: Path) -> Image:
                 _copy(image, rest, path.parent)
             elif word not in _NOTHING:
                 raise ValueError(f"needs {word}, which is not done here; only COPY, WORKDIR and ENV are")
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, RecursionError) as error:
             raise Refused(f"{path}: line {number} {error or 'cannot be read'}.") from None
     if bases == 0:
         raise Refused(f"{path}: there is no FROM; name a base, such as debian.")

@@ -37,12 +37,15 @@ _VERIFY = f"""{_MADE} && tar -x -f "$GRADER/tests.tar" -C {_PLACE}/tests || exit
 unset PYTHONPYCACHEPREFIX; export PYTHONDONTWRITEBYTECODE=1
 """
 _REWARD_BYTES = 1 << 16
+_MAX_BYTES = 256 << 20
+"""Of all files that a task brings along for one purpose, as they are laid out by way of memory."""
 _READ = f"""for kind in json txt; do
   file=/logs/verifier/reward.$kind
   if [ -f $file ]; then echo $kind; head -c {_REWARD_BYTES} $file; exit; fi
 done
 """
 _START_S = 60.0
+_MAX_TEXT = 1 << 20
 
 
 def is_harbor(folder: Path) -> bool:
@@ -61,11 +64,15 @@ def _task(folder: Path, suite: str) -> Task:
     path = folder / "task.toml"
     data = _toml(path)
     instruction = _text(folder / "instruction.md")
-    refused, image = "", Image()
+    refused, image, solution = "", Image(), list[str]()
     try:
         _refuse(path, data, folder)
         image = _image(path, data, folder)
         _verifier_env(path, data)
+        _weigh(folder, image.files)
+        _files(folder, "tests")
+        if (folder / "solution" / "solve.sh").is_file():
+            solution = [_solve(folder, image)]
     except Refused as error:
         refused = str(error)
     if not refused and image.tops:
@@ -79,7 +86,6 @@ def _task(folder: Path, suite: str) -> Task:
         "network": [host if ":" in str(host) else f"{host}:443" for host in hosts],
         "verifier_s": _number(path, data, "verifier", 600.0),
     }
-    solve = folder / "solution" / "solve.sh"
     try:
         return Task.model_validate(
             {
@@ -89,7 +95,7 @@ def _task(folder: Path, suite: str) -> Task:
                 "tools": ["shell", "edit"],
                 "environment": environment,
                 "limits": {"steps": 200, "seconds": _number(path, data, "agent", 600.0), "tokens": 1_000_000},
-                "solution": [_solve(folder, image)] if solve.is_file() else [],
+                "solution": solution,
             }
         )
     except ValidationError as error:
@@ -140,7 +146,10 @@ class Harbor:
         folder = self._folder / "tests"
         if not (folder / "test.sh").is_file():
             return Grade(0.0, False, f"{folder} has no test.sh, so nothing can be judged.")
-        tests = _tar({str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()})
+        try:
+            tests = _tar(_files(self._folder, "tests"))
+        except (Refused, OSError) as error:
+            return Grade(0.0, False, f"The tests cannot be laid out: {error}")
         env = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in self._env.items())
         said = "/logs/verifier/test-stdout.txt"
         run = f"cd {shlex.quote(self._image.workdir)} && bash /tests/test.sh > {said} 2>&1"
@@ -238,6 +247,8 @@ def _toml(path: Path) -> dict[str, Any]:
         data = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise TaskError(f"{path}: not TOML ({error}).") from None
+    except RecursionError:
+        raise TaskError(f"{path}: nested too deeply; flatten it.") from None
     for name in ("agent", "verifier", "environment"):
         if not isinstance(data.get(name, {}), dict):
             raise TaskError(f"{path}: '{name}' is {shown(data[name])}; it must be a table.")
@@ -255,8 +266,14 @@ def _number(path: Path, data: dict[str, Any], table: str, default: float) -> flo
 
 
 def _text(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise TaskError(f"{path}: not a regular file; a task needs one.")
+    if not path.resolve().is_relative_to(path.parent.resolve()):
+        raise TaskError(f"{path}: a link that leads out of the task's folder; put the file there.")
     try:
-        return path.read_text(encoding="utf-8")
+        if path.stat().st_size > _MAX_TEXT:
+            raise TaskError(f"{path}: larger than {_MAX_TEXT} bytes; keep large files beside the task.")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8.") from None
     except OSError as error:
@@ -271,12 +288,26 @@ def _name(folder: Path) -> str:
 
 def _solve(folder: Path, image: Image) -> str:
     """The reference solution as a line for the shell, with the files that lie beside it."""
-    files = {
-        str(p.relative_to(folder / "solution")): p for p in (folder / "solution").rglob("*") if p.is_file()
-    }
-    packed = base64.encodebytes(_tar(files)).decode()
+    packed = base64.encodebytes(_tar(_files(folder, "solution"))).decode()
     here = shlex.quote(image.workdir if image.workdir != "/" else "/workspace")
     return f"base64 -d <<'END' | tar -x -C /solution && cd {here} && bash /solution/solve.sh\n{packed}END"
+
+
+def _files(folder: Path, name: str) -> dict[str, Path]:
+    """The files of a folder of the task, by their paths in it. Raises `Refused`."""
+    inner = folder / name
+    files = {str(path.relative_to(inner)): path for path in inner.rglob("*") if path.is_file()}
+    _weigh(folder, files)
+    return files
+
+
+def _weigh(folder: Path, files: dict[str, Path]) -> None:
+    """Raise `Refused` for a file that lies outside of the task, or for too much altogether."""
+    for path in files.values():
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise Refused(f"{path} is a link that leads out of the task's folder.")
+    if sum(path.stat().st_size for path in files.values()) > _MAX_BYTES:
+        raise Refused(f"{folder}: its files are more than {_MAX_BYTES >> 20} MiB, which is not done here.")
 
 
 def _tar(files: dict[str, Path]) -> bytes:

@@ -54,7 +54,7 @@ def read_data(path: Path) -> Any:
             raise TaskError(
                 f"{path}: the file is larger than {MAX_BYTES} bytes; keep large files beside the task."
             )
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8.") from None
     except OSError as error:

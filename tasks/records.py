@@ -104,7 +104,7 @@ def _text(path: Path) -> str:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise TaskError(f"{path}: the data set is larger than {MAX_BYTES} bytes; split it.")
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

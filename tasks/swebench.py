@@ -20,9 +20,11 @@ from pilotfish.sandbox.git import GitDir, GitError
 from pilotfish.sandbox.repository import find_repository
 from pilotfish.tasks.environment import End, Grade, StartError
 from pilotfish.tasks.environment_fields import SwebenchEnvironment
+from pilotfish.tasks.explain import shown
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.fresh import ATTRIBUTES, Checked, WorkError, check_patch, patch_of, start_work, touched
 from pilotfish.tasks.python_inside import SITE, python_inside
+from pilotfish.tasks.reader import TaskError
 from pilotfish.tasks.records import Record, text_of, texts_of
 from pilotfish.tasks.statuses import not_passed, statuses
 
@@ -43,6 +45,10 @@ def swebench_task(record: Record, place: str, suite: str) -> Task:
     said = [text_of(record, place, "problem_statement")]
     said += [text_of(record, place, name, default="") for name in ("requirements", "interface")]
     patch = text_of(record, place, "patch", default="")
+    test_patch = text_of(record, place, "test_patch")
+    for name in touched(test_patch):
+        if name.startswith("/") or {"..", ".git"} & set(name.split("/")):
+            raise TaskError(f"{place}: 'test_patch' changes {shown(name)}, which is no file of a repository.")
     environment = SwebenchEnvironment(
         kind="swebench",
         instance=instance,
@@ -50,7 +56,7 @@ def swebench_task(record: Record, place: str, suite: str) -> Task:
         base_commit=text_of(
             record, place, "base_commit", like=("[0-9a-fA-F]{7,64}", "the hexadecimal id of a commit")
         ),
-        test_patch=text_of(record, place, "test_patch"),
+        test_patch=test_patch,
         fail_to_pass=texts_of(record, place, "FAIL_TO_PASS", "fail_to_pass", some=True),
         pass_to_pass=texts_of(record, place, "PASS_TO_PASS", "pass_to_pass", default="[]"),
     )

@@ -100,6 +100,7 @@ class EditTool:
 
     def _create(self, args: EditArgs, files: Files) -> str:
         assert args.new_text is not None
+        _refuse_backslashes(files, args.path)
         real = files.resolve(args.path)
         data, encoding = None, args.encoding
         try:
@@ -139,6 +140,7 @@ class EditTool:
             self._seen.pop(key, None)
             return "ok; the file is gone"
         assert args.to is not None
+        _refuse_backslashes(files, args.to)
         files.move(args.path, args.to)
         if (seen := self._seen.pop(key, None)) is not None:
             self._seen[str(files.root), files.resolve(args.to)] = seen
@@ -216,6 +218,8 @@ def _read(files: Files, path: str) -> bytes:
 def _near(files: Files, path: str) -> str:
     """Names like the one that is missing, or what to do."""
     folder = Path(path).parent
+    if (slashed := _slashed(files, path)) is not None and files.exists(slashed):
+        return f"did you mean {slashed}"
     try:
         names = [entry.name for entry in files.list(folder) if entry.kind == "file"]
     except SandboxPathError:
@@ -224,6 +228,22 @@ def _near(files: Files, path: str) -> str:
     if near:
         return f"did you mean {' or '.join(str(folder / name) for name in near)}?"[:-1]
     return "use `create` for a new file, or look with the shell"
+
+
+def _slashed(files: Files, path: str) -> str | None:
+    """The path that is meant where the folders of one stand between backslashes: one in a folder there is."""
+    slashed = path.replace("\\", "/")
+    try:
+        folder = files.resolve(Path(slashed).parent)
+    except SandboxPathError:
+        return None
+    return slashed if slashed != path and folder != files.root and folder.is_dir() else None
+
+
+def _refuse_backslashes(files: Files, path: str) -> None:
+    """A new name with backslashes is one file's, which is not what a path as Windows writes it means."""
+    if (slashed := _slashed(files, path)) is not None and not files.exists(path):
+        raise _EditError(f"{path} would be the name of one file here; write {slashed}.")
 
 
 def _digest(data: bytes) -> bytes:
@@ -272,6 +292,8 @@ def _notes(file: TextFile) -> list[str]:
     crlf, ends = file.text.count("\r\n"), file.text.count("\n")
     if crlf:
         notes.append("CRLF line ends" if crlf == ends else f"{crlf} of {ends} line ends are CRLF")
+    if file.text.startswith("#!") and file.text.partition("\n")[0].endswith("\r"):
+        notes.append("Linux cannot run it while its #! line ends with CRLF: `sed -i 's/\\r$//'` in the shell")
     if file.lf and not file.lf.endswith("\n"):
         notes.append("no line end at the end")
     return notes

@@ -47,6 +47,7 @@ NPM = '{"scripts": {"test": "node --test"}}'
         ({"Cargo.toml": "", "go.mod": ""}, [("cargo test", "Cargo.toml"), ("go test ./...", "go.mod")]),
         ({"Makefile": "all:\n\ncheck: all\n"}, [("make check", "Makefile")]),
         ({"Makefile": "test := 1\n"}, []),
+        ({"Makefile": "\ufefftest:\r\n\ttrue\r\n"}, [("make test", "Makefile")]),
     ],
 )
 def test_commands_are_found_by_the_files(

@@ -67,3 +67,15 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest(monkeypatch: pyt
     monkeypatch.delenv("PILOTFISH_MODLE")
     monkeypatch.setenv("PILOTFISH_X", "1")
     assert list(unknown_variables(Settings.model_fields)) == ["PILOTFISH_X is no setting and was ignored."]
+
+
+def test_a_byte_order_mark_before_a_file_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "pilotfish.toml"
+    file.write_bytes(b'\xef\xbb\xbfmax_steps = 7\r\nmodel = "solution"\r\n')
+    assert load_settings({}).max_steps == 7
+    file.write_bytes(b"\xef\xbb\xbfmax_steps = 0\r\n")
+    assert wrong({}) == "max_steps (pilotfish.toml, line 1) is 0, but must be 1 or more."

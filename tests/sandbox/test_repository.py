@@ -405,3 +405,28 @@ def test_pipes_among_gits_files_are_refused_at_once(
     os.mkfifo(place)
     with pytest.raises(SandboxError, match="is a pipe or a device, on which git would wait"):
         find_repository(repo)
+
+
+def test_names_that_other_systems_cannot_tell_apart_are_handed_back(tmp_path: Path) -> None:
+    """Only another case, and names that Windows keeps for itself."""
+    repo = make(tmp_path / "repo", {"readme.md": "one\ntwo\n", "a.py": "1\n", "Lib/x.py": "x\n"})
+    tree, _ = begin(repo, tmp_path / "run")
+    (tree.folder / "readme.md").rename(tree.folder / "README.md")
+    (tree.folder / "Lib").rename(tree.folder / "lib")
+    write(tree.folder, {"aux.py": "2\n", "CON": "3\n", "A.py": "another\n", "back\\slash": "4\n"})
+    apply(repo, tree.patch(tree.base, tree.take()[0]))
+    found = {str(p.relative_to(repo)) for p in repo.rglob("*") if p.is_file() and ".git" not in p.parts}
+    assert found == {"README.md", "a.py", "A.py", "lib/x.py", "aux.py", "CON", "back\\slash"}
+    assert (repo / "README.md").read_text() == "one\ntwo\n"
+
+
+def test_a_repository_of_somebody_else_is_worked_with(tmp_path: Path) -> None:
+    """git itself refuses one (`safe.directory`), lest its settings run something; here nothing of it runs."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    repo = make(tmp_path / "repo")
+    for path in [repo, *repo.rglob("*")]:
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    patch, notes = work_in(repo, tmp_path / "run")
+    assert notes == []
+    assert b"+2\n" in patch

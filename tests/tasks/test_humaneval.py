@@ -159,5 +159,7 @@ def test_damaged_archives_and_unknown_problems(tmp_path: Path) -> None:
     (tmp_path / "utf.jsonl").write_bytes(b'{"task_id": "\xff"}')
     with pytest.raises(TaskError, match="byte 13 is not UTF-8"):
         load_suite(tmp_path / "utf.jsonl")
-    (tmp_path / "list.json").write_text(json.dumps([ADD]))
+    (tmp_path / "utf.jsonl").write_text("\ufeff" + json.dumps(ADD) + "\r\n")
+    assert [task.name for task in load_suite(tmp_path / "utf.jsonl")] == ["utf/HumanEval-0"]
+    (tmp_path / "list.json").write_text("\ufeff" + json.dumps([ADD]))
     assert [task.name for task in load_suite(tmp_path / "list.json")] == ["list/HumanEval-0"]

@@ -232,6 +232,13 @@ def test_clones_and_commits_that_are_not_there(tmp_path: Path, clones: Path) -> 
         ({"repo": "../../etc"}, "'repo' is '../../etc'; it must be OWNER/NAME."),
         ({"problem_statement": 3}, "'problem_statement' is 3; it must be text."),
         ({"test_patch": None}, "'test_patch' is missing; add it."),
+        *(
+            (
+                {"test_patch": f"--- a/{name}\n+++ b/{name}\n@@ -1 +1 @@\n-a\n+b\n"},
+                f"'test_patch' changes '{name}'",
+            )
+            for name in ("../../x", "/etc/x", "a/../../x", ".git/hooks/x", "sub/.git/config")
+        ),
     ],
 )
 def test_bad_instances_are_refused_in_a_sentence(

@@ -265,6 +265,8 @@ async def test_overwriting_keeps_encoding_and_line_ends(edit):
     edit.put(b"\xef\xbb\xbfold\r\ntext\r\n")
     await edit.does("create", new_text="new\ntext\r\nhere\n", overwrite=True)
     assert edit.bytes() == b"\xef\xbb\xbfnew\r\ntext\r\nhere\r\n"
+    await edit.does("create", new_text="new\r\n", overwrite=True)
+    assert edit.bytes() == b"\xef\xbb\xbfnew\r\n"
 
 
 async def test_a_file_that_changed_is_not_written(edit):
@@ -338,7 +340,16 @@ async def test_links_that_lead_outside_are_refused(edit, tmp_path):
 
 
 async def test_odd_names_are_names(edit):
-    for name in ("C:\\Users\\unicorn.txt", "$(id).txt", "a b\tc.txt", "-rf", "ä.txt"):
+    for name in (
+        "C:\\Users\\unicorn.txt",
+        "$(id).txt",
+        "a b\tc.txt",
+        "-rf",
+        "ä.txt",
+        "CON",
+        "aux.py",
+        "nul.",
+    ):
         await edit.does("create", name, new_text="x\n")
         assert edit.bytes(name) == b"x\n"
 

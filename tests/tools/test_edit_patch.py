@@ -148,3 +148,38 @@ def test_a_text_that_would_take_a_parser_down_takes_nothing_else_along() -> None
     words = [sys.executable, "-m", "pilotfish.tools.syntax", "python", "2"]
     done = subprocess.run(words, input=b"a\nb(", capture_output=True, check=True)
     assert done.stdout == b"[[], [1]]\n"
+
+
+async def test_paths_as_windows_writes_them_are_told_and_make_no_file(edit):
+    edit.put(b"a\n", "src/pkg/a.txt")
+    for command, more in [
+        ("view", {}),
+        ("replace", {"old_text": "a", "new_text": "b"}),
+        ("delete", {}),
+        ("move", {"to": "b.txt"}),
+    ]:
+        result = await edit(command, "src\\pkg\\a.txt", **more)
+        assert (result.ok, "did you mean src/pkg/a.txt." in result.text) == (False, True), result.text
+    result = await edit("create", "src\\pkg\\new.txt", new_text="x")
+    assert result.text == (
+        "edit: src\\pkg\\new.txt would be the name of one file here; write src/pkg/new.txt."
+    )
+    result = await edit("move", "src/pkg/a.txt", to="src\\b.txt")
+    assert "write src/b.txt." in result.text
+    # A file that does have such a name is as good as any other.
+    edit.put(b"a\n", "src\\odd.txt")
+    await edit.does("replace", "src\\odd.txt", old_text="a", new_text="b")
+    assert [path.name for path in edit.folder.rglob("*.txt")].count("a.txt") == 1
+    assert sorted(path.name for path in edit.folder.iterdir()) == ["src", "src\\odd.txt"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_script_that_crlf_keeps_from_running_is_told(edit):
+    edit.put(b"#!/bin/sh\r\necho ran\r\n", "run.sh").chmod(0o755)
+    assert (await edit.box.shell.run("./run.sh")).exit_code in (126, 127)
+    said = await edit.does("view", "run.sh")
+    assert "CRLF line ends, Linux cannot run it while its #! line ends with CRLF" in said
+    assert (await edit.box.shell.run("sed -i 's/\\r$//' run.sh; ./run.sh")).output == "ran\n"
+    assert "CRLF" not in await edit.does("view", "run.sh")
+    edit.put(b"#!/bin/sh\necho\r\n", "run.sh")
+    assert "cannot run" not in await edit.does("view", "run.sh")

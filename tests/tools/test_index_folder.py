@@ -164,6 +164,27 @@ def test_a_fifo_as_ignore_file_does_not_hang(repo: Path, monkeypatch: pytest.Mon
     assert "kept.py" in names(listing)
 
 
+@pytest.mark.parametrize("name", ["index", "config", "info/exclude", "HEAD"])
+def test_a_pipe_among_gits_files_is_not_waited_for(repo: Path, name: str) -> None:
+    (repo / ".git" / name).unlink()
+    os.mkfifo(repo / ".git" / name)
+    listing = list_files(repo)
+    assert names(listing) == [".gitignore", "kept.py", "new.py", "old.log"]
+    assert f".git/{name} is a pipe or a device, on which git would wait" in listing.notes[0]
+    assert not listing.waited
+
+
+def test_git_is_waited_for_once(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotfish.tools.index.listing.GIT_SECONDS", 1.0)
+    (repo / "sub").mkdir()
+    os.mkfifo(repo / "sub" / ".gitignore")
+    with Index(repo, tmp_path / "i.sqlite") as index:
+        assert any("did not list the files within 1 s" in note for note in index.update().notes)
+        monkeypatch.setattr("pilotfish.tools.index.listing.GIT_SECONDS", 600.0)
+        assert any("took too long to list the files before" in note for note in index.update().notes)
+        assert index.find("kept").items
+
+
 def test_strange_things_in_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "strange"
     folder.mkdir()

@@ -129,3 +129,11 @@ def test_a_text_leads_to_what_it_is_about(index: Index) -> None:
     files, names = index.about("`rounded_price` puts pieces into the basket")
     assert names == ["rounded_price"]
     assert "shop/basket.py" in files
+
+
+def test_thousands_of_words_are_one_question(index: Index) -> None:
+    words = " ".join(f"word{number} Name{number}" for number in range(20_000))
+    assert index.likely(f"{words} rounded price").files[0].path == "shop/money.py"
+    files, names = index.about(f"{words} rounded_price")
+    assert index.map(2000, files=[*files, *(f"no{n}.py" for n in range(5000))], names=names).text
+    assert index.search("|".join(f"word{n}" for n in range(2000)), regex=True).items == []

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pilotfish.sandbox.repository import blocks
 from pilotfish.tools.index.paths import open_beneath, read_beneath, shown
 from pilotfish.tools.index.rules import NOT_SOURCE, VENDORED, in_vendored_folder
 
@@ -61,12 +62,13 @@ class Entry(NamedTuple):
 @dataclass
 class Listing:
     """entries: sorted by path. notes: what was not taken up, a sentence each. by_git: git said what
-    belongs.
+    belongs. waited: git took too long to say it.
     """
 
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     by_git: bool = False
+    waited: bool = False
     _left: dict[str, list[bytes]] = field(default_factory=dict)
 
     def leave_out(self, why: str, path: bytes) -> None:
@@ -83,15 +85,19 @@ class Listing:
             self.notes.append(f"Not indexed: {names}{more} ({why}).")
 
 
-def list_files(folder: Path, *, above: bool = True) -> Listing:
+def list_files(folder: Path, *, above: bool = True, ask_git: bool = True) -> Listing:
     """The files of a folder.
 
-    above: a repository that the folder lies in may be asked. Raises IndexingError if there is no such folder
-    or it is a bare repository.
+    above: a repository that the folder lies in may be asked. ask_git: False takes all files.
+    Raises IndexingError if there is no such folder or it is a bare repository.
     """
     root = resolved(folder)
     listing = Listing()
-    paths = _paths_by_git(root, listing, above)
+    if ask_git:
+        paths = _paths_by_git(root, listing, above)
+    else:
+        listing.notes.append("git took too long to list the files before, so all are indexed.")
+        paths = None
     if paths is None:
         _walk(root, listing)
     else:
@@ -192,6 +198,12 @@ def _paths_by_git(root: bytes, listing: Listing, above: bool) -> set[bytes] | No
     if found is None:
         return None
     git_folder, top = found
+    if (blocked := _blocked(git_folder)) is not None:
+        listing.notes.append(
+            f"{shown(blocked)} is a pipe or a device, on which git would wait, so all files are indexed; "
+            "remove it."
+        )
+        return None
     program = shutil.which("git")
     if program is None:
         listing.notes.append("git is not installed, so files that it would ignore are indexed too.")
@@ -235,6 +247,7 @@ def _paths_by_git(root: bytes, listing: Listing, above: bool) -> set[bytes] | No
         process.communicate()
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
+        listing.waited = True
         listing.notes.append(f"git did not list the files within {GIT_SECONDS:g} s, so all are indexed.")
         return None
     if process.returncode:
@@ -247,6 +260,18 @@ def _paths_by_git(root: bytes, listing: Listing, above: bool) -> set[bytes] | No
     if not paths and root != top:
         return None  # the repository around it ignores this folder
     return {path for path in paths if path != b".git" and not path.startswith((b".git/", b"../", b"/"))}
+
+
+def _blocked(git_folder: bytes) -> bytes | None:
+    """What git would wait for among the files that it reads to list others."""
+    for folder in (git_folder, git_folder + b"/info"):
+        try:
+            with os.scandir(os.fsdecode(folder)) as entries:
+                if (found := next((entry.path for entry in entries if blocks(entry)), None)) is not None:
+                    return os.fsencode(found)
+        except OSError:
+            continue
+    return None
 
 
 def _find_repository(root: bytes, listing: Listing, above: bool) -> tuple[bytes, bytes] | None:

@@ -42,6 +42,7 @@ class Index:
         self.folder = Path(folder)
         self._root = resolved(self.folder)
         self._above = above
+        self._git_waits = False
         self._store = Store(path or cache_path(self._root), self._root)
         self._graph: tuple[str, Graph] | None = None
         self._ranks: dict[tuple[str, tuple[bytes, ...], tuple[str, ...]], Ranks] = {}
@@ -78,7 +79,8 @@ class Index:
         """
         started = time.monotonic()
         with self._store.writing(cancelled):
-            listing = list_files(self.folder, above=self._above)
+            listing = list_files(self.folder, above=self._above, ask_git=not self._git_waits)
+            self._git_waits |= listing.waited
 
             def bring() -> Update:
                 return bring_up_to_date(
