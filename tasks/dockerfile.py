@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 BASES = ("debian", "ubuntu", "python")
 """Images that this machine stands in for: its own /usr, and the Python that Pilotfish runs on."""
+_MAX_BYTES = 1 << 20
+_MAX_PATH = 1000
 _NOTHING = ("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "MAINTAINER")
 _ALSO_TAKEN = {"workspace", "tests", "logs", "solution"}
 _SYSTEM = {
@@ -73,7 +75,12 @@ def check_base(image: str) -> None:
 def read_dockerfile(path: Path) -> Image:
     """What a Dockerfile asks for. Raises `Refused`, and `OSError` where it cannot be read."""
     image, bases = Image(), 0
-    for number, line in _lines(path.read_text(encoding="utf-8", errors="replace")):
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES or b"\0" in data:
+        wrong = "holds a null byte" if len(data) <= _MAX_BYTES else f"is larger than {_MAX_BYTES} bytes"
+        raise Refused(f"{path} {wrong}; give a plain Dockerfile.")
+    for number, line in _lines(data.decode("utf-8-sig", "replace")):
         word, _, rest = line.partition(" ")
         word, rest = word.upper(), rest.strip()
         try:
@@ -133,18 +140,18 @@ def _words(rest: str) -> list[str]:
 def _env(rest: str) -> dict[str, str]:
     words = _words(rest)
     if "=" not in words[0]:
-        return {words[0]: " ".join(words[1:])}
+        words = [f"{words[0]}={' '.join(words[1:])}"]
     pairs = [word.partition("=") for word in words]
-    if not all(name and sep for name, sep, _ in pairs):
-        raise ValueError("sets a variable without a value; write NAME=VALUE")
+    if not all(name.isidentifier() and sep for name, sep, _ in pairs):
+        raise ValueError("sets a variable without a value, or one of no plain name; write NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 
 def _inside(image: Image, path: str) -> str:
     """A path as it is in the image, absolute and plain."""
     whole = PurePosixPath(image.workdir, path)
-    if ".." in whole.parts or len(whole.parts) < 2:
-        raise ValueError(f"names the path {path!r}; give one below a folder such as /app")
+    if ".." in whole.parts or len(whole.parts) < 2 or len(str(whole)) > _MAX_PATH:
+        raise ValueError(f"names the path {path[:60]!r}; give one below a folder such as /app")
     if whole.parts[1] in _SYSTEM | _ALSO_TAKEN:
         raise ValueError(
             f"writes to /{whole.parts[1]}, which cannot be written here; use a folder such as /app"

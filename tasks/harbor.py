@@ -64,15 +64,14 @@ def _task(folder: Path, suite: str) -> Task:
     path = folder / "task.toml"
     data = _toml(path)
     instruction = _text(folder / "instruction.md")
-    refused, image, solution = "", Image(), list[str]()
+    refused, image, beside = "", Image(), dict[str, Path]()
     try:
         _refuse(path, data, folder)
         image = _image(path, data, folder)
-        _verifier_env(path, data)
+        _env(path, data, "verifier")
         _weigh(folder, image.files)
         _files(folder, "tests")
-        if (folder / "solution" / "solve.sh").is_file():
-            solution = [_solve(folder, image)]
+        beside = _files(folder, "solution")
     except Refused as error:
         refused = str(error)
     if not refused and image.tops:
@@ -86,6 +85,7 @@ def _task(folder: Path, suite: str) -> Task:
         "network": [host if ":" in str(host) else f"{host}:443" for host in hosts],
         "verifier_s": _number(path, data, "verifier", 600.0),
     }
+    solve = folder / "solution" / "solve.sh"
     try:
         return Task.model_validate(
             {
@@ -95,7 +95,7 @@ def _task(folder: Path, suite: str) -> Task:
                 "tools": ["shell", "edit"],
                 "environment": environment,
                 "limits": {"steps": 200, "seconds": _number(path, data, "agent", 600.0), "tokens": 1_000_000},
-                "solution": solution,
+                "solution": [_solve(beside, image)] if solve.is_file() else [],
             }
         )
     except ValidationError as error:
@@ -109,7 +109,7 @@ class Harbor:
         self._task, self._folder, self._seconds = task, Path(fields.folder), fields.verifier_s
         data = _toml(self._folder / "task.toml")
         self._image = _image(self._folder / "task.toml", data, self._folder)
-        self._env = _verifier_env(self._folder / "task.toml", data)
+        self._env = _env(self._folder / "task.toml", data, "verifier")
 
     def sandbox_spec(self) -> SandboxSpec:
         try:
@@ -224,21 +224,19 @@ def _image(path: Path, data: dict[str, Any], folder: Path) -> Image:
         raise Refused(f"{dockerfile} cannot be read ({error.strerror}).") from None
     except ValueError as error:
         raise Refused(f"{path}: the task {error}.") from None
-    own = environment.get("env") or {}
-    if not isinstance(own, dict) or not all(
-        isinstance(value, str) and "${" not in value for value in own.values()
-    ):
-        raise Refused(f"{path}: environment.env must be a map of plain texts.")
-    image.env |= own
+    image.env |= _env(path, data, "environment")
     return image
 
 
-def _verifier_env(path: Path, data: dict[str, Any]) -> dict[str, str]:
-    env = data.get("verifier", {}).get("env") or {}
-    if not isinstance(env, dict) or not all(isinstance(v, str) and "${" not in v for v in env.values()):
-        raise Refused(f"{path}: verifier.env must be a map of plain texts.")
+def _env(path: Path, data: dict[str, Any], table: str) -> dict[str, str]:
+    """The variables that a table of a task sets. Raises `Refused`."""
+    env = data.get(table, {}).get("env") or {}
+    if not isinstance(env, dict) or not all(
+        isinstance(value, str) and "${" not in value and "\0" not in value for value in env.values()
+    ):
+        raise Refused(f"{path}: {table}.env must be a map of plain texts.")
     if not all(name.isidentifier() for name in env):
-        raise Refused(f"{path}: verifier.env has a name that is none of a variable.")
+        raise Refused(f"{path}: {table}.env has a name that is none of a variable.")
     return env
 
 
@@ -273,11 +271,14 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_TEXT:
             raise TaskError(f"{path}: larger than {_MAX_TEXT} bytes; keep large files beside the task.")
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8.") from None
     except OSError as error:
         raise TaskError(f"{path}: cannot be read ({error.strerror}); a task needs it.") from None
+    if "\0" in text:
+        raise TaskError(f"{path}: holds a null character; remove it.")
+    return text
 
 
 def _name(folder: Path) -> str:
@@ -286,9 +287,9 @@ def _name(folder: Path) -> str:
     return suite_name(folder)
 
 
-def _solve(folder: Path, image: Image) -> str:
+def _solve(files: dict[str, Path], image: Image) -> str:
     """The reference solution as a line for the shell, with the files that lie beside it."""
-    packed = base64.encodebytes(_tar(_files(folder, "solution"))).decode()
+    packed = base64.encodebytes(_tar(files)).decode()
     here = shlex.quote(image.workdir if image.workdir != "/" else "/workspace")
     return f"base64 -d <<'END' | tar -x -C /solution && cd {here} && bash /solution/solve.sh\n{packed}END"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -209,3 +211,98 @@ def test_files_that_are_wrong(tmp_path: Path, toml: str, sentence: str) -> None:
 def test_links_of_a_sandbox_lead_to_its_own_folders(link: str, target: str) -> None:
     with pytest.raises(SandboxError, match=re.escape(f"link {link!r} to {target!r} cannot be made")):
         SandboxSpec(desktop=False, links={link: target})
+
+
+def test_links_out_of_a_task_bring_nothing_in(tmp_path: Path) -> None:
+    """Files of the machine that a task's folder only leads to are neither shown nor laid out."""
+    (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "secret").write_text("secret\n")
+    for number, (place, target) in enumerate(
+        {
+            "tests/data.txt": "secret",
+            "solution/data.txt": "secret",
+            "environment/ships.txt": "secret",
+            "environment/tools": "more",
+        }.items()
+    ):
+        folder = written(tmp_path / f"t{number}")
+        if (folder / place).is_dir():
+            shutil.rmtree(folder / place)
+        (folder / place).unlink(missing_ok=True)
+        (folder / place).symlink_to(tmp_path / target)
+        task = find_task(str(folder))
+        assert "a link that leads out of the" in str(skip_reason(task)), place
+        assert "c2VjcmV0" not in str(task.solution), "what is secret was packed"
+    shutil.rmtree(tmp_path / "t0" / "tests")
+    (tmp_path / "t0" / "tests").symlink_to(tmp_path / "more")
+    assert "a link that leads out of the" in str(skip_reason(find_task(str(tmp_path / "t0"))))
+    for name in ("instruction.md", "task.toml"):
+        folder = written(tmp_path / name)
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "secret")
+        with pytest.raises(
+            TaskError, match=r"a link that leads out of the task's folder; put the file there"
+        ):
+            find_task(str(folder))
+
+
+def test_texts_that_would_not_end_and_files_too_many_are_refused(tmp_path: Path) -> None:
+    folder = written(tmp_path / "count")
+    (folder / "instruction.md").unlink()
+    os.mkfifo(folder / "instruction.md")
+    with pytest.raises(TaskError, match="not a regular file"):
+        find_task(str(folder))
+    (folder / "instruction.md").unlink()
+    with (folder / "instruction.md").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TaskError, match="larger than 1048576 bytes"):
+        find_task(str(folder))
+    (folder / "instruction.md").write_text("Do.\n")
+    os.mkfifo(folder / "tests" / "pipe")
+    (folder / "tests" / "loop").symlink_to("loop")
+    (folder / "tests" / "up").symlink_to("..")
+    assert skip_reason(find_task(str(folder))) is None
+    for place in ("tests/huge", "environment/tools/huge", "solution/huge", "environment/Dockerfile"):
+        with (folder / place).open("ab") as file:
+            file.truncate(1 << 40)
+        assert "count" in str(reason := skip_reason(find_task(str(folder))))
+        assert "MiB" in str(reason) or "larger" in str(reason)
+        (folder / place).unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("task_toml", "a = " + "[" * 50_000),
+        ("task_toml", '[environment.env]\nA = "\\u0000"\n'),
+        ("task_toml", '[environment.env]\n"A=B" = "1"\n'),
+        ("task_toml", '[verifier.env]\nA = "\\u0000"\n'),
+        ("instruction_md", "a\0b"),
+        ("environment__Dockerfile", "FROM debian\nCOPY " + "[" * 50_000 + "\n"),
+        ("environment__Dockerfile", "FROM debian\nENV A=\0\n"),
+        ("environment__Dockerfile", "FROM debian\nENV 'A B'=1\n"),
+        ("environment__Dockerfile", "FROM debian\nWORKDIR /app/\0\n"),
+        ("environment__Dockerfile", "FROM debian\nCOPY ships.txt /app/\0\n"),
+        ("environment__Dockerfile", "FROM debian\nCOPY ships\0.txt /app/\n"),
+        ("environment__Dockerfile", "FROM debian\nWORKDIR " + "/a" * 3000 + "\n"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_runs(tmp_path: Path, name: str, text: str) -> None:
+    try:
+        reason = skip_reason(task_of(tmp_path, **{name: text}))
+    except TaskError as error:
+        reason = str(error)
+    assert reason
+    assert "\n" not in reason
+    assert "\0" not in reason
+
+
+async def test_what_a_test_leaves_running_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    script = "setsid sleep 600 & (nohup sleep 600 &) ; echo 1 > /logs/verifier/reward.txt\n"
+    environment = environment_for(task_of(tmp_path, tests__test_sh=script))
+    async with Sandbox.open(environment.sandbox_spec()) as box:
+        await environment.start(box)
+        grade = await environment.grade(box, End())
+        assert (grade.passed, grade.reason) == (True, "The reward was 1.")
+        assert (await box.shell.run("pgrep -x sleep")).output == ""
