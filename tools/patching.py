@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pilotfish.tools.nearest import explain_miss
 
-_HEAD = re.compile(r"@@(?: -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*)?")
+_HEAD = re.compile(r"@@(?: -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@.*)?")
 _NO_END = "\\ No newline at end of file"
 
 
@@ -71,12 +71,19 @@ def places(hunks: Sequence[Hunk], text: str) -> list[tuple[int, int, str]]:
     starts = [0]
     while (end := text.find("\n", starts[-1])) >= 0:
         starts.append(end + 1)
+    if starts[-1] != len(text):
+        starts.append(len(text))  # the last line has no end
     found: list[tuple[int, int, str]] = []
     done = moved = 0
     for number, hunk in enumerate(hunks, 1):
         old, new = hunk.text(hunk.old, hunk.old_ends), hunk.text(hunk.new, hunk.new_ends)
         if not hunk.old:
-            at = len(text) if hunk.line < 0 else starts[min(max(hunk.line + moved, 0), len(starts) - 1)]
+            after = len(starts) - 1 if hunk.line < 0 else hunk.line + moved
+            if not 0 <= after < len(starts):
+                raise PatchError(
+                    f"hunk {number} adds after line {after}, and there are {len(starts) - 1} lines"
+                )
+            at = starts[after]
             if at == len(text) and text and not text.endswith("\n"):
                 new = "\n" + new.removesuffix("\n")
             found.append((max(at, done), max(at, done), new))
@@ -84,9 +91,11 @@ def places(hunks: Sequence[Hunk], text: str) -> list[tuple[int, int, str]]:
         if not text.endswith("\n") and text.endswith(old.removesuffix("\n")) and old not in text:
             # The end of a file without a line end, which stays so.
             old, new = old.removesuffix("\n"), new.removesuffix("\n")
-        hits = _hits(text, old, done, hunk.old_ends)
-        wanted = -1 if hunk.line < 0 else starts[min(max(hunk.line - 1 + moved, 0), len(starts) - 1)]
-        if wanted in hits:
+        says = hunk.line - 1 + moved
+        wanted = starts[says] if hunk.line > 0 and 0 <= says < len(starts) else -1
+        hits = [wanted] if wanted >= done and _is_at(text, old, wanted, hunk.old_ends) else []
+        hits = hits or _hits(text, old, done, hunk.old_ends)
+        if hits == [wanted]:
             at = wanted
         elif len(hits) == 1:
             at = hits[0]
@@ -106,8 +115,15 @@ def _hits(text: str, old: str, after: int, whole: bool) -> list[int]:
     found = []
     at = text.find(old, after)
     while at >= 0:
-        ends = old.endswith("\n") or at + len(old) == len(text) or (whole and text[at + len(old)] == "\n")
-        if (at == 0 or text[at - 1] == "\n") and ends:
+        if _is_at(text, old, at, whole):
             found.append(at)
         at = text.find(old, at + 1)
     return found
+
+
+def _is_at(text: str, old: str, at: int, whole: bool) -> bool:
+    """Whether `old` is there, from the start of a line to the end of one."""
+    if not text.startswith(old, at) or (at > 0 and text[at - 1] != "\n"):
+        return False
+    end = at + len(old)
+    return old.endswith("\n") or end == len(text) or (whole and text[end] == "\n")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilotfish.tools.patching import places, read_patch
+from pilotfish.tools.patching import PatchError, places, read_patch
 from pilotfish.tools.syntax import syntax_note
 from pilotfish.tools.textfile import TextFile
 
@@ -44,6 +45,9 @@ async def test_a_patch_is_put_on_the_file(edit):
         (b"one\n", "@@ -1 +1 @@\n-one\n+one\n\\ No newline at end of file\n", b"one"),
         (b"one", "@@ -1 +1 @@\n-one\n\\ No newline at end of file\n+one\n", b"one\n"),
         (b"one\n", "@@ -1,0 +2 @@\n+two\n", b"one\ntwo\n"),
+        (b"a\nb", "@@ -2,0 +3 @@\n+c\n", b"a\nb\nc"),
+        (b"a\nb", "@@ -1,0 +2 @@\n+c\n", b"a\nc\nb"),
+        (b"", "@@ -0,0 +1 @@\n+c\n", b"c\n"),
         (b"one\n\ntwo\n", "@@ -1,3 +1,3 @@\n one\n\n-two\n+2\n", b"one\n\n2\n"),
     ],
 )
@@ -62,6 +66,8 @@ async def test_what_is_not_patched_stays(edit, before, patch, after):
         ("@@ -1 +1 @@\n-One\n+1\n", "the lines of hunk 1 are not there: the nearest lines"),
         ("@@ -1,2 +1 @@\n-one\n+1\n@@ -9 +9 @@\n-nine\n+9\n", "the lines of hunk 2 are not there"),
         ("@@\n-wo\n+2\n", "not there"),
+        ("@@ -7,0 +8 @@\n+x\n", "adds after line 7, and there are 6 lines"),
+        (f"@@ -{'9' * 5000} +1 @@\n-one\n+1\n", "has no hunk"),
         ("--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+1\ndiff --git a/b b/b\n", "for several files"),
     ],
 )
@@ -78,6 +84,19 @@ async def test_a_patch_that_fits_two_places_or_an_old_file_is_refused(edit):
     assert "has changed on disk" in await edit.refuses("patch", patch="@@\n a\n-b\n+c\n")
     assert "`patch` needs `patch`" in await edit.refuses("patch")
     assert "does not exist" in (await edit("patch", "none.txt", patch="@@\n-a\n+b\n")).text
+
+
+def test_a_line_that_is_everywhere_is_patched_where_it_is_said_to_be() -> None:
+    text = "a\n" * 100_000
+    patch = "".join(f"@@ -{line} +{line} @@\n-a\n+b\n" for line in range(50_000, 52_000))
+    began_s = time.monotonic()
+    file = TextFile(text)
+    assert (
+        file.spliced(places(read_patch(patch), file.lf)).lf == "a\n" * 49_999 + "b\n" * 2000 + "a\n" * 48_001
+    )
+    assert time.monotonic() - began_s < 10
+    with pytest.raises(PatchError, match="fits 3 places"):  # and not where it says, behind the end
+        places(read_patch("@@ -99 +99 @@\n-a\n+b\n"), "a\n" * 3)
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "", " c", "\td", "é"]), max_size=12)
