@@ -187,6 +187,8 @@ class EditTool:
                 f"{path} is read-only (mode {state.mode:o}); if it is to change, make it writable first, "
                 "with `chmod u+w` in the shell."
             )
+        if "\0" in file.text:  # it would be read as a binary file from then on
+            raise _EditError(f"{path} would hold a null character, which text has none of; leave it out.")
         try:
             data = file.encode()
         except NotText as error:

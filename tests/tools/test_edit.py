@@ -357,6 +357,8 @@ async def test_odd_names_are_names(edit):
 async def test_text_that_cannot_be_written_is_refused(edit):
     edit.put(b"a\n")
     assert "U+D800" in await edit.refuses("replace", old_text="a", new_text="\ud800")
+    assert "null character" in await edit.refuses("replace", old_text="a", new_text="x\0y")
+    assert "null character" in await edit.refuses("patch", patch="@@\n-a\n+\0\n")
     assert "`path`" in await edit.refuses("view", path=5)
 
 
