@@ -51,6 +51,7 @@ class CodeWork:
         self._attempts = attempts
         self._seen = list(before)
         self._level = level
+        self._no_tests = ""
 
     def sandbox_spec(self) -> SandboxSpec:
         shown: dict[Path, str] = {}
@@ -73,7 +74,7 @@ class CodeWork:
         command, why = TestCommand(self._tests or "", "--test"), ""
         if self._tests is None:
             found, why = await choose(box, await asyncio.to_thread(find_commands, box.files))
-            command = found or command
+            command, self._no_tests = found or command, why
         if command.run:
             await self._test(box, command.run, "")
         repository = self._repository
@@ -108,9 +109,11 @@ class CodeWork:
         tested = await self._look(box, again=False)
         unfinished = "" if end.status == "done" else "The model did not say that it has finished. "
         if tested is None:
-            told = f"{unfinished}There are no tests that could be run; the rest is the model's own word."
+            told = unfinished + (self._no_tests or "No tests were run; the rest is the model's own word.")
             return Grade(0.0, None if not unfinished else False, told)
         seen = compare(self._seen[0], tested)
+        if not seen.known and not unfinished:
+            return Grade(0.0, None, seen.words)
         good = seen.good and not unfinished
         return Grade(float(good), good, unfinished + seen.words)
 

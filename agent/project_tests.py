@@ -192,6 +192,7 @@ def failures_in(output: str) -> list[str]:
 class Comparison:
     """What tests say after a change, against before it.
 
+    known: whether they say anything: a command that fails both times and names no test may not work at all.
     good: none fails that did not fail before. passes: all pass. new, still: the names of those that fail, as
     far as they have names. words: a sentence.
     """
@@ -201,6 +202,7 @@ class Comparison:
     new: tuple[str, ...]
     still: tuple[str, ...]
     words: str
+    known: bool = True
 
 
 def compare(before: Tested, after: Tested) -> Comparison:
@@ -213,6 +215,12 @@ def compare(before: Tested, after: Tested) -> Comparison:
         if before.status is None:
             return Comparison(True, False, (), (), f"{words}, as before the change.")
         return Comparison(False, False, (), (), f"{words}; before the change: {tests_went(before)}.")
+    if before.status and not (before.failed or after.failed):
+        words = (
+            f"The command failed before the change and after it and named no test, so nothing is known: "
+            f"{last_line(after.output)}"
+        )
+        return Comparison(True, False, (), (), words, known=False)
     known = set(before.failed)
     new = tuple(name for name in after.failed if name not in known)
     still = tuple(name for name in after.failed if name in known)
@@ -226,6 +234,11 @@ def compare(before: Tested, after: Tested) -> Comparison:
     return Comparison(
         True, False, new, still, f"The only tests that fail failed before the change too{names}."
     )
+
+
+def last_line(output: str) -> str:
+    """The last line of what a command printed that says something."""
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "no output")
 
 
 def named(names: Sequence[str]) -> str:

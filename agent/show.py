@@ -149,7 +149,10 @@ def _lines(event: log.Event) -> list[str]:
             return [f"      {shortened(event.text, WIDTH)}{word}"]
         case log.Tested():
             when = "before any change" if event.attempt == 0 else f"look {event.attempt}"
-            return [f"tests {shortened(event.command, WIDTH)}, {when}: {tests_went(event)}"]
+            lines = [f"tests {shortened(event.command, WIDTH)}, {when}: {tests_went(event)}"]
+            if event.status and not event.failed and event.output.strip():
+                lines.append(f"      {shortened(event.output.strip().splitlines()[-1], 2 * WIDTH)}")
+            return lines
         case log.Planned():
             return [f"plan  {shortened(plan_state(event.items), 2 * WIDTH)}"]
         case log.SentBack():

@@ -317,8 +317,12 @@ def _processor() -> str:
 def _peak_bytes(spec: Spec) -> int:
     if pick_device(spec.device).type == "cuda":
         return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    try:  # ru_maxrss begins with what the process that started this one held
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    except (OSError, IndexError):  # not Linux
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _report(job: Callable[[Spec], Measured]) -> Callable[[Spec], dict[str, Any]]:

@@ -68,6 +68,6 @@ class Renderers:
         if len(prompt.ids) >= self._context:
             raise ModelError(
                 f"The conversation has {len(prompt.ids)} tokens and {self._name} reads at most "
-                f"{self._context - 1}; drop its oldest clips or start a new one."
+                f"{self._context - 1}; shorten it, by its oldest clips first, or start a new one."
             )
         return Laid(Tokens.lay_out(prompt.ids, prompt.media, self._place_ids), prompt.media)

@@ -104,7 +104,13 @@ def ran(status: int | None, *failed: str) -> log.Tested:
             False,
             "Tests fail that did not fail before the change: b, and 1 that failed before.",
         ),
-        (ran(2), ran(2), True, "The only tests that fail failed before the change too."),
+        (
+            ran(2),
+            ran(2),
+            True,
+            "The command failed before the change and after it and named no test, so nothing is known: "
+            "no output",
+        ),
         (ran(None), ran(None), True, "The tests did not end within 1 s, as before the change."),
         (
             ran(0),
@@ -119,6 +125,7 @@ def test_what_a_change_broke_is_told_from_what_was_broken(
 ) -> None:
     seen = compare(before, after)
     assert (seen.good, seen.words) == (good, words)
+    assert seen.known == ("nothing is known" not in words)
 
 
 async def test_the_first_command_that_can_be_run_here_is_chosen(tmp_path: Path) -> None:

@@ -156,6 +156,13 @@ async def test_without_tests_the_word_of_the_model_is_all_there_is(tmp_path: Pat
     assert "Nothing was changed." in result_lines(result)
 
 
+async def test_a_command_that_runs_no_test_says_nothing_of_the_work(repo: Path) -> None:
+    result, _ = await code(repo, [mend(), *[DONE] * 3], tests="python3 -m no_such_runner")
+    assert (result["end"], result["graded"], result["passed"]) == ("answered", False, None)
+    assert "named no test, so nothing is known" in result["reason"]
+    assert "No module named no_such_runner" in result["reason"]
+
+
 @pytest.mark.parametrize("level", [0, 2])
 async def test_git_works_inside_at_other_levels(tmp_path: Path, level: int) -> None:
     repo = make(tmp_path / "repo", {"a.txt": "a\n"})
