@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -29,7 +30,7 @@ def test_nano_solves_its_demonstration_call_by_call(tmp_path: Path) -> None:
     assert Path(result["replay"]).stat().st_size > 10_000
     answers = [event for event in run.events if isinstance(event, log.Answered)]
     for answer in answers:
-        unknown = [name for name, value in answer.usage.model_dump().items() if value is None]
+        unknown = [name for name, value in dataclasses.asdict(answer.usage).items() if value is None]
         assert unknown == [], "the engine knows all of its answer"
         assert len(answer.logprobs or ()) == answer.usage.output_tokens > 0
     called = [event.call for event in run.events if isinstance(event, log.Intended)]

@@ -216,10 +216,11 @@ async def test_a_run_goes_on_when_nothing_can_be_kept(
 
 
 def test_a_run_folder_in_the_workspace_is_refused(project: Path) -> None:
-    done = by_process("run", "--instruction", "x", "--workspace", ".", "--json", cwd=project)
+    inside = ("--record-dir", "kept/runs")
+    done = by_process("run", "--instruction", "x", "--workspace", ".", *inside, "--json", cwd=project)
     assert done.returncode == 2
     assert "choose another place with --record-dir" in json.loads(done.stdout)["error"]
-    assert not (project / "runs").exists()
+    assert not (project / "kept").exists()
 
 
 async def test_what_has_nothing_to_go_back_to_says_so(project: Path, tmp_path: Path) -> None:
