@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import io
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -86,9 +87,19 @@ def whole(path: str = "/v1/messages", **more: Any) -> bytes:
     return head_of(len(body), path) + body
 
 
-def told(raw: socket.socket) -> tuple[int, dict[str, Any]]:
+class Answers(io.BufferedReader):
+    """Answers behind each other: what was received of the next one is kept for it."""
+
+    def makefile(self, mode: str) -> Answers:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+def told(raw: socket.socket | Answers) -> tuple[int, dict[str, Any]]:
     """The status and body of the next answer on a connection."""
-    answer = http.client.HTTPResponse(raw)
+    answer = http.client.HTTPResponse(cast("socket.socket", raw))
     answer.begin()
     return answer.status, json.loads(answer.read())
 
@@ -232,7 +243,8 @@ def test_what_is_sent_behind_a_request_is_bounded(
 def test_requests_behind_each_other(address: str, stage: Stage) -> None:
     with connect(address) as raw:
         raw.sendall(whole() + whole("/v1/chat/completions") + whole())
-        assert [told(raw)[0] for _ in range(3)] == [200] * 3
+        answers = Answers(raw.makefile("rb", buffering=0))
+        assert [told(answers)[0] for _ in range(3)] == [200] * 3
     assert len(stage.asked) == 3
 
 
