@@ -4,7 +4,7 @@
 
 DEMO ?= .venv/bin/pilotfish demo
 TESTS ?= tests
-COMPUTING = tests/kernels tests/model
+HALF = tests/kernels tests/model tests/tools tests/tasks
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,12 +17,12 @@ demo: setup ## Let the model that ships work on a task, here and now
 
 test: lint ## Run the checks of `make lint`, then all tests (TESTS=tests/tools for some)
 ifeq ($(TESTS),tests)
-	@# Side by side, as one half computes and the other mostly waits; the first is shown when it has ended. A
+	@# Side by side, as one half computes more and the other mostly waits; the first is shown when it has ended. A
 	@# shell has what it starts beside itself ignore Ctrl-C, so it is ended by hand.
 	trap 'kill $$half; exit 130' INT; \
-	.venv/bin/pytest $(COMPUTING) >.setup/computing.log 2>&1 & half=$$!; \
-	.venv/bin/pytest tests $(COMPUTING:%=--ignore=%); status=$$?; \
-	wait $$half || status=1; cat .setup/computing.log; exit $$status
+	.venv/bin/pytest $(HALF) >.setup/half.log 2>&1 & half=$$!; \
+	.venv/bin/pytest tests $(HALF:%=--ignore=%); status=$$?; \
+	wait $$half || status=1; cat .setup/half.log; exit $$status
 else
 	.venv/bin/pytest $(TESTS)
 endif
