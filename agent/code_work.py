@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pilotfish.agent.code_prompt import first_prompt, objection
-from pilotfish.agent.events import EventLog, Tested
+from pilotfish.agent.events import EventLog, Tested, Told
 from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.sandbox.repository import Repository
@@ -77,6 +77,8 @@ class CodeWork:
             command, self._no_tests = found or command, why
         if command.run:
             await self._test(box, command.run, "")
+        elif why:
+            self._events.append(Told(step=0, text=why))
         repository = self._repository
         where = f" on branch {repository.branch}" if repository.branch else ""
         return first_prompt(

@@ -58,9 +58,8 @@ def find_commands(files: Files) -> list[TestCommand]:
         if name in names and (target := re.search(r"^(test|check)\s*:(?!=)", _text(files, name), re.M)):
             found.append(TestCommand(f"make {target[1]}", name, "command -v make"))
             break
-    if not any(command.found.startswith(("py", "setup", "tox", "conf")) for command in found):
-        found += _python_tests(files, names)
-    return found
+    known = {command.run for command in found}
+    return [*found, *(command for command in _python_tests(files, names) if command.run not in known)]
 
 
 def _says_pytest(files: Files, names: set[str]) -> str:

@@ -231,8 +231,7 @@ class MoE(nn.Module):
         if self.training:
             routed = self._all_experts(x, weights, chosen)
         elif rows is None:
-            run = self._grouped_experts if self._takes_groups(x) else self._chosen_experts
-            routed = run(x, weights, chosen)
+            routed = self._chosen_experts(x, weights, chosen)
         elif isinstance(rows, Rows):
             routed = self._experts_of_rows(x, weights, chosen[: rows.live])
         else:
@@ -254,18 +253,31 @@ class MoE(nn.Module):
         return weights / weights.sum(-1, keepdim=True), chosen
 
     def _chosen_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Each expert on the tokens that chose it; what goes element by element, on all at once."""
-        c, picks = self.config, chosen.flatten()
+        """Each expert on the tokens that chose it, which lie side by side meanwhile."""
+        picks = chosen.flatten()
         order = picks.argsort(stable=True)
-        counts = picks.bincount(minlength=c.num_local_experts).tolist()
+        run = self._in_groups if self._takes_groups(x) else self._one_by_one
+        each = run(x[order // chosen.shape[1]], picks[order])
+        back = torch.empty_like(each).index_copy_(0, order, each)
+        return (back.unflatten(0, chosen.shape) * weights[..., None]).sum(1).to(x.dtype)
+
+    def _one_by_one(self, rows: Tensor, picks: Tensor) -> Tensor:
+        """Each row by its expert, of ascending numbers; what goes element by element, on all at once."""
+        counts = picks.bincount(minlength=self.config.num_local_experts).tolist()
         used = [expert for expert, count in zip(self.experts, counts, strict=True) if count]
         sizes = [count for count in counts if count]
-        parts = list(zip(used, x[order // chosen.shape[1]].split(sizes), strict=True))
-        gate, up = (torch.cat([getattr(e, name)(rows) for e, rows in parts]) for name in ("w1", "w3"))
-        hidden = swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta).split(sizes)
-        each = torch.cat([e.get_submodule("w2")(rows) for e, rows in zip(used, hidden, strict=True)])
-        back = each[order.argsort()].unflatten(0, chosen.shape)
-        return (back * weights[..., None]).sum(1).to(x.dtype)
+        parts = list(zip(used, rows.split(sizes), strict=True))
+        gate, up = (torch.cat([getattr(e, name)(own) for e, own in parts]) for name in ("w1", "w3"))
+        hidden = self._swiglu(gate, up).split(sizes)
+        return torch.cat([e.get_submodule("w2")(own) for e, own in zip(used, hidden, strict=True)])
+
+    def _in_groups(self, rows: Tensor, picks: Tensor) -> Tensor:
+        """The same in grouped products, for which nothing is asked back from the device."""
+        gate_up, down = self._stacked()
+        experts = torch.arange(gate_up.shape[0], device=rows.device)
+        ends = torch.searchsorted(picks, experts, right=True).to(torch.int32)
+        hidden = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends)
+        return F.grouped_mm(self._swiglu(*hidden.chunk(2, dim=-1)), down.transpose(1, 2), offs=ends)
 
     def _experts_of_rows(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         out = torch.zeros_like(x)
@@ -281,28 +293,15 @@ class MoE(nn.Module):
         aligned = c.hidden_size % 8 == 0 and c.intermediate_size % 8 == 0
         return x.is_cuda and x.dtype == torch.bfloat16 and aligned and card_of(x.device).capability >= (8, 0)
 
-    def _grouped_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Each expert on the tokens that chose it, which lie side by side."""
-        gate_up, down = self._stacked()
-        picks = chosen.flatten()
-        order = picks.argsort(stable=True)
-        experts = torch.arange(gate_up.shape[0], device=x.device)
-        ends = torch.searchsorted(picks[order], experts, right=True).to(torch.int32)
-        hidden = F.grouped_mm(x[order // chosen.shape[1]], gate_up.transpose(1, 2), offs=ends)
-        each = F.grouped_mm(self._swiglu(hidden), down.transpose(1, 2), offs=ends)
-        back = torch.empty_like(each).index_copy_(0, order, each)
-        return (back.unflatten(0, chosen.shape) * weights[..., None]).sum(1).to(x.dtype)
-
     def _gathered_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         gate_up, down = (stack[chosen.flatten()] for stack in self._stacked())
         each = x.repeat_interleave(chosen.shape[1], dim=0)[..., None]
-        hidden = self._swiglu((gate_up @ each)[..., 0])
+        hidden = self._swiglu(*(gate_up @ each)[..., 0].chunk(2, dim=-1))
         out = (down @ hidden[..., None])[..., 0].unflatten(0, chosen.shape)
         return (out * weights[..., None]).sum(1).to(x.dtype)
 
-    def _swiglu(self, gate_up: Tensor) -> Tensor:
+    def _swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
         c = self.config
-        gate, up = gate_up.chunk(2, dim=-1)
         return swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
 
     def _stacked(self) -> tuple[Tensor, Tensor]:
@@ -327,7 +326,7 @@ class MoE(nn.Module):
         )
         gate = F.linear(x, w1.flatten(0, 1))
         up = F.linear(x, w3.flatten(0, 1))
-        hidden = swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
+        hidden = self._swiglu(gate, up)
         share = torch.zeros(x.shape[0], c.num_local_experts, device=x.device).scatter(1, chosen, weights)
         hidden = hidden.unflatten(-1, (c.num_local_experts, -1)) * share[..., None].to(hidden.dtype)
         return F.linear(hidden.flatten(1), w2.transpose(0, 1).flatten(1))

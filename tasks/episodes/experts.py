@@ -7,12 +7,19 @@ correctly after a deliberate slip. `EXPERTS` maps task names to experts.
 from __future__ import annotations
 
 from pilotfish.tasks.episodes import (
-    experts_fifth,
-    experts_first,
-    experts_fourth,
-    experts_second,
-    experts_third,
+    experts_clicks,
+    experts_pickers,
+    experts_places,
+    experts_scrolling,
+    experts_sections,
 )
 from pilotfish.tasks.episodes.expert_tools import EXPERTS
 
-__all__ = ["EXPERTS", "experts_fifth", "experts_first", "experts_fourth", "experts_second", "experts_third"]
+__all__ = [
+    "EXPERTS",
+    "experts_clicks",
+    "experts_pickers",
+    "experts_places",
+    "experts_scrolling",
+    "experts_sections",
+]

@@ -148,8 +148,11 @@ async def test_tests_that_never_end_are_ended_and_leave_nothing(repo: Path) -> N
 
 async def test_without_tests_the_word_of_the_model_is_all_there_is(tmp_path: Path) -> None:
     repo = make(tmp_path / "repo", {"a.txt": "a\n"})
-    result, _ = await code(repo, [shell("echo b > b.txt; mkdir d; echo c > d/c.pyc"), turn(text="Done.")])
+    result, run = await code(repo, [shell("echo b > b.txt; mkdir d; echo c > d/c.pyc"), turn(text="Done.")])
     assert (result["end"], result["graded"], result["tests"]) == ("answered", False, None)
+    (told,) = (event.text for event in run.events if isinstance(event, log.Told))
+    assert told.startswith("No tests were found")
+    assert told in result["reason"]
     assert [one["path"] for one in result["changed"]] == ["b.txt"]
     result, _ = await code(repo, [turn(text="Nothing to do.")])
     assert (result["changed"], result["patch"], result["commit"]) == ([], None, None)

@@ -2,7 +2,8 @@
 
 Files are scored by the words that they share with the text (BM25), with their path as text, by the names they
 define that the text mentions, and by their rank; the best are looked into, and score by their best
-definition too. The constants were tuned by `python -m pilotfish.tools.index.localise --part tuning`.
+definition too. `_IN_PATH`, `_DEFINED`, `_INNER` and `_RANKED` were varied on the questions of
+`python -m pilotfish.tools.index.localise --part tuning`; the other constants are first guesses.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,23 +16,6 @@ from pilotfish.model.protocol import (
 from pilotfish.model.serving.run import close, listen, token_in
 
 from .stage import HELLO, TOKEN, Stage, served
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage()
-
-
-@pytest.fixture(scope="module")
-def address(stage: Stage) -> Iterator[str]:
-    opened, where = listen(0, None)
-    with served(stage, opened):
-        yield where
-
-
-@pytest.fixture(autouse=True)
-def _fresh(stage: Stage) -> None:
-    stage.reset()
 
 
 def test_on_a_unix_socket_that_is_its_owners_alone(stage: Stage, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from pilotfish.model.protocol import (
     ToolSpec,
     Usage,
 )
-from pilotfish.model.serving.run import listen
 
 from .stage import (
     CLICK,
@@ -39,26 +38,8 @@ from .stage import (
     data_url,
     picture_url,
     post,
-    served,
     with_pictures,
 )
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage()
-
-
-@pytest.fixture(scope="module")
-def address(stage: Stage) -> Iterator[str]:
-    opened, where = listen(0, None)
-    with served(stage, opened):
-        yield where
-
-
-@pytest.fixture(autouse=True)
-def _fresh(stage: Stage) -> None:
-    stage.reset()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pilotfish.tasks.episodes.expert_tools import (
     scroll_to,
     search,
 )
-from pilotfish.tasks.episodes.experts_third import move_slider
+from pilotfish.tasks.episodes.experts_scrolling import move_slider
 from pilotfish.tasks.episodes.pages import Box, Screen, Target
 from pilotfish.tasks.episodes.steps import Steps, click, drag, type_text, wait
 

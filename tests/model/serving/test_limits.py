@@ -9,7 +9,6 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -24,23 +23,6 @@ from pilotfish.model.serving.app import MAX_BODY
 from pilotfish.model.serving.run import listen
 
 from .stage import PATHS, TOKEN, Stage, picture_url, post, served, with_pictures
-
-
-@pytest.fixture(scope="module")
-def stage() -> Stage:
-    return Stage()
-
-
-@pytest.fixture(scope="module")
-def address(stage: Stage) -> Iterator[str]:
-    opened, where = listen(0, None)
-    with served(stage, opened):
-        yield where
-
-
-@pytest.fixture(autouse=True)
-def _fresh(stage: Stage) -> None:
-    stage.reset()
 
 
 @pytest.mark.parametrize("streaming", [False, True])
