@@ -27,11 +27,17 @@ def process_tree(root: int) -> set[tuple[int, str]]:
 
 def alive(processes: set[tuple[int, str]]) -> list[str]:
     """The command lines of those that still live."""
-    return [
-        (Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
-        for pid, start in processes
-        if (found := _stat(pid)) and found[1] == start
-    ]
+    return [line for pid, start in processes if (line := _command_line(pid, start)) is not None]
+
+
+def _command_line(pid: int, start: str) -> str | None:
+    """The command line of a process, None when it is dead: before the look, or between one file and the next."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    found = _stat(pid)
+    return line.replace(b"\0", b" ").decode("utf-8", "replace") if found and found[1] == start else None
 
 
 def _stat(pid: int) -> tuple[int, str] | None:

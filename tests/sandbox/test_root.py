@@ -12,7 +12,7 @@ from pilotfish.sandbox import Limits, Sandbox, SandboxSpec, SandboxUnavailable
 from pilotfish.sandbox.as_user import is_real_root, user_for
 from pilotfish.sandbox.idmap import mount_namespace
 
-from .host import process_tree
+from .host import alive, process_tree
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -23,8 +23,8 @@ OTHER = 12345  # a user of the host that nobody here is
 
 def users_of_guests(tree: set[tuple[int, str]]) -> set[int]:
     """Whom the host takes the supervisors inside for."""
-    folders = [Path(f"/proc/{pid}") for pid, _ in tree]
-    return {folder.stat().st_uid for folder in folders if b"guest.py" in (folder / "cmdline").read_bytes()}
+    guests = [pid for pid, start in tree if any("guest.py" in name for name in alive({(pid, start)}))]
+    return {Path(f"/proc/{pid}").stat().st_uid for pid in guests}
 
 
 async def test_programs_belong_to_a_user_that_nobody_is() -> None:
