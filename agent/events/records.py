@@ -276,6 +276,84 @@ class Told(Record):
     text: str
 
 
+class Asked(Record):
+    """A call waits for a person's word. why: the rule that asks, or the default."""
+
+    type: Literal["asked"] = "asked"
+    step: int
+    call: CallData
+    why: str = ""
+
+
+class Decided(Record):
+    """What a person said of a call: run it this once, or for the rest of the task whatever is like it; deny
+    it.
+
+    arguments: what runs instead of the model's own, where the person has edited them.
+    """
+
+    type: Literal["decided"] = "decided"
+    step: int
+    call_id: str
+    verdict: Literal["once", "task", "deny"]
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+class RuleAdded(Record):
+    """A person's rule, as in the settings, for the rest of the run; `saved` for later ones too."""
+
+    type: Literal["rule_added"] = "rule_added"
+    rule: dict[str, Any]
+    saved: bool = False
+
+
+class Spoken(Record):
+    """A person's message to the agent. It joins the conversation as a turn before the next answer."""
+
+    type: Literal["spoken"] = "spoken"
+    step: int
+    text: str
+
+
+class Paused(Record):
+    """A person has the run hold before its next step, or go on."""
+
+    type: Literal["paused"] = "paused"
+    step: int
+    on: bool
+
+
+class TookOver(Record):
+    """A person has taken mouse and keyboard of the sandbox."""
+
+    type: Literal["took_over"] = "took_over"
+    step: int
+
+
+class GaveBack(Record):
+    """The person has given them back. text: what the model is told, with the clip, as a turn of the user."""
+
+    type: Literal["gave_back"] = "gave_back"
+    step: int
+    text: str
+    clip: ClipData | None = None
+    inputs: int = 0
+    seconds: float = 0.0
+
+
+class SteppedBack(Record):
+    """The run is before step `to` again; what was recorded of that step and of later ones is undone. note:
+    what could not be brought back as it was.
+    """
+
+    type: Literal["stepped_back"] = "stepped_back"
+    step: int
+    to: int
+    note: str = ""
+    clip: ClipData | None = None
+
+
 class Networked(Record):
     """What programs in the sandbox tried of the network. An allowed attempt is told at its beginning and
     again when it is `over`; note: a sentence about the proxy itself.
@@ -323,6 +401,14 @@ Event = (
     | HandedBack
     | Planned
     | Told
+    | Asked
+    | Decided
+    | RuleAdded
+    | Spoken
+    | Paused
+    | TookOver
+    | GaveBack
+    | SteppedBack
     | Networked
     | EpisodeEnded
     | RunEnded

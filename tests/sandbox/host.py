@@ -31,7 +31,9 @@ def alive(processes: set[tuple[int, str]]) -> list[str]:
 
 
 def _command_line(pid: int, start: str) -> str | None:
-    """The command line of a process, None when it is dead: before the look, or between one file and the next."""
+    """The command line of a process, None when it is dead: before the look, or between one file and the
+    next.
+    """
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

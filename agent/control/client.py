@@ -1,0 +1,130 @@
+"""A client of one run: connects to its socket, reads what it says, asks it for things."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Self
+
+from pydantic import ValidationError
+
+from pilotfish.agent.control.wire import (
+    FROM_RUN,
+    MAX_LINE,
+    PROTOCOL,
+    SOCKET,
+    Done,
+    FromRun,
+    Hello,
+    Refused,
+    Request,
+)
+
+
+class ControlError(Exception):
+    """A run cannot be reached or refuses; the message is one sentence with the mend."""
+
+
+class RunClient:
+    """A connection to a run that is being played. Use `connect`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello) -> None:
+        self.hello = hello
+        self._reader, self._writer = reader, writer
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Done | Refused]] = {}
+        self._said: asyncio.Queue[FromRun | None] = asyncio.Queue()
+        self._listening = asyncio.ensure_future(self._listen())
+
+    @classmethod
+    async def connect(cls, folder: Path) -> Self:
+        """Connect to the run of a folder. Raises `ControlError` when no process plays it."""
+        try:
+            reader, writer = await _open(folder)
+        except OSError as error:
+            raise ControlError(
+                f"The run {folder.name} is not being played ({error.strerror or error}); pilotfish resume "
+                "goes on with it."
+            ) from error
+        try:
+            line = await asyncio.wait_for(reader.readline(), 10)
+            hello = FROM_RUN.validate_json(line)
+        except (TimeoutError, OSError, ValueError) as error:
+            writer.close()
+            raise ControlError(f"The run {folder.name} does not answer; try again in a moment.") from error
+        if not isinstance(hello, Hello) or hello.protocol != PROTOCOL:
+            writer.close()
+            raise ControlError(
+                f"The run {folder.name} is played by another version of pilotfish; use that one."
+            )
+        return cls(reader, writer, hello)
+
+    async def ask(self, request: Request) -> Done:
+        """Have something done. Raises `ControlError` with the run's own sentence when it refuses, or when it
+        ends before it has answered.
+        """
+        number = next(self._ids)
+        future: asyncio.Future[Done | Refused] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        line = request.model_copy(update={"id": number}).model_dump_json() + "\n"
+        try:
+            self._writer.write(line.encode("utf-8", "surrogatepass"))
+            await self._writer.drain()
+            if self._listening.done():
+                raise ConnectionError
+            answer = await future
+        except OSError as error:
+            raise ControlError("The run has ended meanwhile; look at its log.") from error
+        finally:
+            self._waiting.pop(number, None)
+        if isinstance(answer, Refused):
+            raise ControlError(answer.sentence)
+        return answer
+
+    async def messages(self) -> AsyncIterator[FromRun]:
+        """What the run says, until it ends the connection; answers to `ask` are not among it."""
+        while (said := await self._said.get()) is not None:
+            yield said
+
+    async def close(self) -> None:
+        """End the connection; the run goes on."""
+        self._listening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._listening
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _listen(self) -> None:
+        try:
+            while line := await self._reader.readline():
+                try:
+                    said = FROM_RUN.validate_json(line)
+                except ValidationError:
+                    continue  # a kind of message that this version does not know
+                if isinstance(said, Done | Refused):
+                    future = self._waiting.get(said.id)
+                    if future is not None and not future.done():
+                        future.set_result(said)
+                else:
+                    self._said.put_nowait(said)
+        except (OSError, ValueError):
+            pass  # the run is gone, or said something without an end
+        finally:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(ConnectionError("the run has ended"))
+            self._said.put_nowait(None)
+
+
+async def _open(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect by way of the folder's descriptor: a socket's path may have 107 bytes only."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/{SOCKET}", limit=MAX_LINE)
+    finally:
+        os.close(descriptor)
