@@ -12,7 +12,7 @@ from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import totals
-from pilotfish.agent.show import run_note
+from pilotfish.agent.show import run_note, stepped_back_words
 
 SCHEMA = "ATIF-v1.8"
 
@@ -34,10 +34,10 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
     start = group[0]
     assert isinstance(start, log.EpisodeStarted)
     steps = [_step(1, start.t, "user", start.instruction, clip=start.clip)]
-    for event in group[1:]:
+    for event in log.live(group)[1:]:
         _add(steps, event, run.started.model)
     used = totals(group)
-    ends = [event for event in group if isinstance(event, log.EpisodeEnded) and not event.parent]
+    ends = [event for event in log.live(group) if isinstance(event, log.EpisodeEnded) and not event.parent]
     return {
         "schema_version": SCHEMA,
         "session_id": f"{run.started.run}-{start.episode}",
@@ -94,6 +94,8 @@ def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
             steps.append(_step(number, event.t, "user", event.text))
         case log.Resumed(note=note) if note:
             steps.append(_step(number, event.t, "system", note))
+        case log.SteppedBack(over=True):
+            steps.append(_step(number, event.t, "system", stepped_back_words(event)))
 
 
 def _metrics(answer: log.Answered) -> dict[str, Any]:

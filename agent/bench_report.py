@@ -82,7 +82,7 @@ def report(run: log.RunLog) -> dict[str, Any]:
 
 
 def _row(groups: Sequence[Sequence[log.Event]]) -> dict[str, Any]:
-    every = (event for group in groups for event in group)
+    every = (event for group in groups for event in log.live(group))
     ends = [event for event in every if isinstance(event, log.EpisodeEnded) and not event.parent]
     judged = [end for end in ends if end.passed is not None]
     passed = sum(end.passed is True for end in judged)
@@ -108,11 +108,11 @@ def seconds_per_step(group: Sequence[log.Event]) -> list[float]:
     """
     seconds = []
     last_s, last_step = group[0].t, 0
-    for event in group:
+    for event in log.live(group):
         if isinstance(event, log.Resulted) and event.step != last_step:
             seconds.append(event.t - last_s)
             last_s, last_step = event.t, event.step
-        elif isinstance(event, log.Resumed):
+        elif isinstance(event, log.Resumed | log.SteppedBack):
             last_s = event.t
     return seconds
 

@@ -28,13 +28,13 @@ def show(folder: Run, as_json: Json = False) -> None:
     A number behind a call is the probability that the model gave it.
     """
     from pilotfish.agent.accounts import in_words, totals
-    from pilotfish.agent.events import Answered, EpisodeStarted, read_run
+    from pilotfish.agent.events import Answered, EpisodeStarted, read_run, undone
     from pilotfish.agent.show import Narrator, say
 
     found = read_run(folder)
     for warning in found.warnings:
         say(warning, sys.stderr)
-    started, used = found.started, totals(found.events)
+    started, used, gone = found.started, totals(found.events), undone(found.events)
     if as_json:
         answers = []
         episode = None
@@ -42,12 +42,13 @@ def show(folder: Run, as_json: Json = False) -> None:
             if isinstance(event, EpisodeStarted):
                 episode = event.episode
             elif isinstance(event, Answered):
-                answers.append({"episode": episode, **event.model_dump(exclude={"v", "n", "t", "type"})})
+                said = event.model_dump(exclude={"v", "n", "t", "type"})
+                answers.append({"episode": episode, "undone": event.n in gone, **said})
         status = found.ended.status if found.ended else "open"
         result = {"run": started.run, "model": started.model, "status": status, "usage": used.as_json()}
         print_result(result | {"answers": answers}, True, [])
         return
-    narrate = Narrator(sys.stdout, accounts=True)
+    narrate = Narrator(sys.stdout, accounts=True, undone=gone)
     for event in found.events:
         narrate(event)
     print_result({}, False, [f"used  {', '.join(in_words(used)) or 'nothing that is known'}"])

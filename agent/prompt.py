@@ -41,6 +41,13 @@ def tool_turn(
     return Message("tool", tuple(parts))
 
 
+def person_turn(text: str, word: Observation | None = None, clip: Clip | None = None) -> Message:
+    """What a person says or has done, and the screen where that is another one by it."""
+    if clip is None:
+        return Message("user", (text,))
+    return Message("user", (f"{text}\n{word}", clip))
+
+
 def sent_back_turn(text: str) -> Message:
     """Why the model has not finished, after it said that it has."""
     return Message("user", (text,))

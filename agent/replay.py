@@ -14,7 +14,15 @@ from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import in_words, totals
-from pilotfish.agent.show import attempt_line, call_line, plan_state, run_note, tests_went, verdict
+from pilotfish.agent.show import (
+    attempt_line,
+    call_line,
+    plan_state,
+    run_note,
+    stepped_back_words,
+    tests_went,
+    verdict,
+)
 
 _TEMPLATE = Path(__file__).with_name("replay_page.html")
 _DATA_MARK = "{}/*run*/"
@@ -89,7 +97,9 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
     ]
     replies: dict[tuple[int, int], log.Answered] = {}
     network: list[list[str]] = []  # what was tried since the last entry belongs to the next one
+    gone = log.undone(group)
     for event in group[1:]:
+        shown = len(steps)
         match event:
             case log.Answered(kept=True):
                 replies[event.parent, event.step] = event
@@ -134,6 +144,13 @@ def _episode(group: Sequence[log.Event]) -> dict[str, Any]:
                 entry = _entry("end", title, None, steps[-1]["frames"], notes=notes)
                 facts = in_words(totals(group))
                 steps.append(entry | {"ok": event.passed is not False, "facts": facts})
+            case log.SteppedBack(over=True):
+                notes = [["note", stepped_back_words(event)]]
+                title = f"back to before step {event.to}"
+                steps.append(_entry("back", title, event.clip, steps[-1]["frames"], notes=notes))
+        for entry in steps[shown:]:
+            if event.n in gone:
+                entry |= {"undone": True, "title": f"undone: {entry['title']}"}
         if isinstance(event, log.Resulted | log.EpisodeEnded):
             steps[-1]["notes"] += network
             network = []
@@ -211,4 +228,5 @@ def _entry(
         "notes": [pair for pair in notes if pair[1]],
         "marks": {},
         "ok": True,
+        "undone": False,
     }

@@ -1,7 +1,8 @@
 """Where a killed episode stood, read from its log.
 
 A finished step is kept. A call that was running when the run was killed is told as an unknown outcome and
-is not repeated. An answer whose call had not begun is forgotten: the model is asked again.
+is not repeated. An answer whose call had not begun is forgotten: the model is asked again. What a step back
+has undone never was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pilotfish.agent.prompt import (
     UNKNOWN_OUTCOME,
     developer_turn,
     first_turn,
+    person_turn,
     sent_back_turn,
     tool_turn,
 )
@@ -39,7 +41,7 @@ class Standing:
 def unknown_call(group: Sequence[log.Event]) -> log.CallData | None:
     """The call of an episode that had begun when its records break off, and whose outcome nobody knows."""
     begun: log.CallData | None = None
-    for event in group:
+    for event in log.live(group):
         match event:
             case log.Intended(parent=0):
                 begun = event.call
@@ -62,7 +64,7 @@ def standing(
     answer: log.Answered | None = None
     said = log.Answered(step=0)
     told: set[str] = set()
-    for event in group[1:]:
+    for event in log.live(group)[1:]:
         if event.parent:
             here.used_tokens += event.usage.output_tokens if isinstance(event, log.Answered) else 0
             continue
@@ -76,6 +78,9 @@ def standing(
                 conversation.append(_assistant(said))
                 conversation.append(sent_back_turn(event.text))
                 answer = None
+            case log.GaveBack(text=text) | log.SteppedBack(told=text) if text:
+                word = None if event.clip is None else event.clip.word
+                conversation.append(person_turn(text, word, _clip(event.clip, frames)))
             case log.Resulted() if answer is not None:
                 if not told:
                     here.used_steps += 1

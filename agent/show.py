@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TextIO
 
 from pilotfish.agent import events as log
@@ -33,9 +33,15 @@ def say(text: str, stream: TextIO | None = None) -> None:
 class Narrator:
     """Tells the records of a run as they are written."""
 
-    def __init__(self, stream: TextIO | None = None, *, accounts: bool = False) -> None:
-        """accounts: tell what each answer cost as well."""
-        self._stream, self._accounts = stream, accounts
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        accounts: bool = False,
+        undone: Collection[int] = frozenset(),
+    ) -> None:
+        """accounts: tell what each answer cost as well. undone: the ordinals of what a step back undid."""
+        self._stream, self._accounts, self._undone = stream, accounts, undone
         self._status = StatusLine()
         self.on_progress = Reading(self._status)
         """Shows how far the model has read its prompt, where there is a terminal."""
@@ -45,6 +51,7 @@ class Narrator:
         self._status.clear()
         for line in _lines(event):
             lane = f"[{event.lane}] " if event.lane else ""
+            lane += "undone  " if event.n in self._undone else ""
             say(f"{lane}   |  {line}" if event.parent else f"{lane}{line}", self._stream)
         if self._accounts and isinstance(event, log.Answered) and (words := in_words(event.usage)):
             say(f"      {', '.join(words)}", self._stream)
@@ -120,6 +127,14 @@ def prefilled_words(read: log.Prefilled) -> list[str]:
     return [words, *([read.note] if read.note else [])]
 
 
+def stepped_back_words(back: log.SteppedBack) -> str:
+    """What a step back did."""
+    if not back.over:
+        return f"A step back to before step {back.to} begins."
+    words = f"The run is before step {back.to} again; what came after that is undone."
+    return f"{words} {back.note}".strip()
+
+
 def steps(count: int) -> str:
     """A number of steps in words."""
     return f"{count} step" if count == 1 else f"{count} steps"
@@ -163,6 +178,8 @@ def _lines(event: log.Event) -> list[str]:
             return [f"      {shortened(event.note, 2 * WIDTH)}"] if event.note else []
         case log.Resumed():
             return [event.note] if event.note else []
+        case log.SteppedBack(over=True):
+            return [f"back  {shortened(stepped_back_words(event), 4 * WIDTH)}"]
         case log.EpisodeEnded():
             how = f"{event.end}, {verdict(event.passed)}, {steps(event.steps)}, {event.seconds:.1f} s"
             return [f"end   {how}. {event.reason}"]

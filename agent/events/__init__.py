@@ -43,6 +43,7 @@ from pilotfish.agent.events.records import (
     Told,
     TookOver,
 )
+from pilotfish.agent.events.undoing import live, step_begins, undone
 from pilotfish.agent.events.writing import EventLog
 
 __all__ = [
@@ -86,6 +87,9 @@ __all__ = [
     "TookOver",
     "cannot_go_on",
     "has_ended",
+    "live",
     "option_of",
     "read_run",
+    "step_begins",
+    "undone",
 ]

@@ -345,12 +345,18 @@ class GaveBack(Record):
 class SteppedBack(Record):
     """The run is before step `to` again; what was recorded of that step and of later ones is undone. note:
     what could not be brought back as it was.
+
+    It is recorded when it begins, with `over` False, and again when the files, and the screen if there is
+    one, are as they were.
     """
 
     type: Literal["stepped_back"] = "stepped_back"
     step: int
     to: int
+    over: bool = True
     note: str = ""
+    told: str = ""
+    """What the model is told, with the clip, as a turn of the user; '' where it need not know."""
     clip: ClipData | None = None
 
 
