@@ -1,0 +1,213 @@
+"""Any text of a model, tool, file, page or error, shown whole in Textual's widgets.
+
+Textual reads every `str` as markup: `build[a-z]*` would show as `build*`, `[/]` would end the program, and
+`[@click=...]` would make a link that acts. So no `str` from outside reaches a widget here; it goes through
+`plain`, which spells out in reverse video what does not show as itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.text import Text
+from textual.app import App
+from textual.color import Color
+from textual.content import Content, Span
+from textual.filter import LineFilter
+from textual.style import Style
+from textual.visual import VisualType
+from textual.widget import Widget
+from textual.widgets import Button, DataTable, OptionList, Static
+from textual.widgets.option_list import Option
+
+from pilotfish.agent.safetext import shortened, visible
+
+MARKED = Style(reverse=True)
+"""How a spelt-out character stands out, without colour too."""
+
+Severity = Literal["information", "warning", "error"]
+_RUN = re.compile(r"[ -~]+")
+_TAB = 8
+_KITTY_CELL = "\U0010eeee"  # where Kitty draws a part of a picture
+
+
+def plain(text: str, style: Style | str = "", *, one_line: bool = False, exact: bool = False) -> Content:
+    """`text` as content that is never markup. Control, direction and invisible characters are spelt out as in
+    `\\x1b`, in reverse video; tabs become blanks up to the next eighth column.
+
+    one_line: spell out line feeds and tabs too. exact: spell out tabs, and blanks other than U+0020.
+    """
+    shown: list[str] = []
+    spans: list[Span] = []
+    length = 0
+    for index, line in enumerate([text] if one_line else text.split("\n")):
+        if index:
+            shown.append("\n")
+            length += 1
+        for piece, marked in _pieces(line, one_line or exact, exact):
+            if marked:
+                spans.append(Span(length, length + len(piece), MARKED))
+            shown.append(piece)
+            length += len(piece)
+    if style and length:
+        spans.insert(0, Span(0, length, style))
+    return Content("".join(shown), spans, strip_control_codes=False)
+
+
+def _pieces(line: str, spell_tabs: bool, exact: bool) -> list[tuple[str, bool]]:
+    """A line cut into what shows as itself and what is spelt out (True)."""
+    if _RUN.fullmatch(line) or (not exact and visible(line, one_line=True) == line):
+        return [(line, False)]
+    pieces: list[tuple[str, bool]] = []
+    plain_part = ""
+    for char in line:
+        if char == "\t" and not spell_tabs:
+            plain_part += " " * (_TAB - (_width(pieces) + cell_len(plain_part)) % _TAB)
+            continue
+        spelt = visible(char, one_line=True)
+        if exact and char.isspace() and char != " " and spelt == char:
+            spelt = char.encode("unicode_escape").decode("ascii")
+        if spelt == char:
+            plain_part += char
+            continue
+        if plain_part:
+            pieces.append((plain_part, False))
+            plain_part = ""
+        pieces.append((spelt, True))
+    if plain_part:
+        pieces.append((plain_part, False))
+    return pieces
+
+
+def _width(pieces: list[tuple[str, bool]]) -> int:
+    return sum(cell_len(piece) for piece, _ in pieces)
+
+
+def rich(text: str, style: str = "", *, one_line: bool = True) -> Text:
+    """The same as `plain`, as the text of Rich that a table's cells and a tree's labels take."""
+    content = plain(text, one_line=one_line)
+    shown = Text(content.plain, style=style, end="")
+    for span in content.spans:
+        shown.stylize("reverse", span.start, span.end)
+    return shown
+
+
+class Plain(Static):
+    """A `Static` whose `str` is shown as it is."""
+
+    def __init__(self, text: str | Content = "", **options: Any) -> None:
+        super().__init__(_content(text), markup=False, **options)
+
+    def update(self, content: VisualType = "", *, layout: bool = True) -> None:
+        super().update(_content(content) if isinstance(content, str) else content, layout=layout)
+
+
+class PlainButton(Button):
+    """A `Button` whose label is shown as it is."""
+
+    def __init__(self, label: str | Content, **options: Any) -> None:
+        super().__init__(_content(label), **options)
+
+    def validate_label(self, label: Any) -> Content:
+        return _content(label)
+
+
+class PlainOptions(OptionList):
+    """An `OptionList` of `option`s; a `str` given as one is shown as it is."""
+
+    def __init__(self, *options: str | Content | Option | None, **more: Any) -> None:
+        super().__init__(*map(_option, options), markup=False, **more)
+
+    def add_options(self, new_options: Any) -> PlainOptions:
+        super().add_options([_option(one) for one in new_options])
+        return self
+
+
+def option(text: str | Content, name: str | None = None, *, disabled: bool = False) -> Option:
+    """One choice of a `PlainOptions`, on one line."""
+    return Option(_content(text, one_line=True), id=name, disabled=disabled)
+
+
+class PlainTable(DataTable[Any]):
+    """A `DataTable` whose `str` cells and headings are shown as they are, each on one line."""
+
+    def add_column(self, label: Any, **options: Any) -> Any:
+        return super().add_column(_cell(label), **options)
+
+    def add_row(self, *cells: Any, label: Any = None, **options: Any) -> Any:
+        return super().add_row(*map(_cell, cells), label=None if label is None else _cell(label), **options)
+
+    def update_cell(self, row_key: Any, column_key: Any, value: Any, **options: Any) -> None:
+        super().update_cell(row_key, column_key, _cell(value), **options)
+
+    def update_cell_at(self, coordinate: Any, value: Any, **options: Any) -> None:
+        super().update_cell_at(coordinate, _cell(value), **options)
+
+
+def notify(
+    where: App[Any] | Widget, text: str, *, severity: Severity = "information", timeout: float = 8
+) -> None:
+    """Show a short message for `timeout` seconds; a long one is cut with a mark."""
+    app = where if isinstance(where, App) else where.app
+    app.notify(shortened(text, 400), severity=severity, timeout=timeout, markup=False)
+
+
+def set_title(widget: Widget, title: str | None = None, subtitle: str | None = None) -> None:
+    """Write on a widget's border; None leaves what stands there."""
+    if title is not None:
+        widget.border_title = _edge(title)
+    if subtitle is not None:
+        widget.border_subtitle = _edge(subtitle)
+
+
+def set_tip(widget: Widget, text: str | None) -> None:
+    """What shows when the mouse rests on a widget."""
+    widget.tooltip = None if text is None else plain(text)
+
+
+def sentence(error: BaseException) -> str:
+    """An error on one line; its kind where it says nothing itself."""
+    return shortened(str(error), 400) or type(error).__name__
+
+
+class Gate(LineFilter):
+    """Lets no control code through that stands in shown text, whatever widget put it there. The last line of
+    defence; `plain` is what makes such characters visible.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Put U+FFFD in the place of each, or nothing where it took no cell."""
+        return [
+            segment
+            if segment.control or segment.text.isprintable()
+            else Segment(_gated(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def _gated(text: str) -> str:
+    return "".join(
+        char if char == _KITTY_CELL or visible(char, one_line=True) == char else "�" * cell_len(char)
+        for char in text
+    )
+
+
+def _content(text: Any, *, one_line: bool = False) -> Content:
+    return text if isinstance(text, Content) else plain(str(text), one_line=one_line)
+
+
+def _edge(text: str) -> Content:
+    return plain(text, one_line=True) if text else Content("")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Content):
+        return rich(value.plain)
+    return rich(value) if isinstance(value, str) else value
+
+
+def _option(one: str | Content | Option | None) -> Option | None:
+    return one if isinstance(one, Option) or one is None else option(one)
