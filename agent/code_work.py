@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pilotfish.agent.code_prompt import first_prompt, objection
 from pilotfish.agent.events import EventLog, Tested, Told
+from pilotfish.agent.project_python import own_python
 from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.sandbox.repository import Repository
@@ -51,34 +52,45 @@ class CodeWork:
         self._attempts = attempts
         self._seen = list(before)
         self._level = level
+        # By the user's folder and not by the copy, whose links may be anything after programs were at work.
+        self._python = own_python(repository.folder, level)
         self._no_tests = ""
 
     def sandbox_spec(self) -> SandboxSpec:
-        shown: dict[Path, str] = {}
-        if self._level == 3:
-            folders = self._tree.objects(self._repository)
-            shown = {folder: _SHOWN_AT.format(number) for number, folder in enumerate(folders)}
-        return SandboxSpec(desktop=False, workspace=self._tree.folder, read_only=shown)
+        return SandboxSpec(
+            desktop=False,
+            workspace=self._tree.folder,
+            read_only=self._objects() | self._python.mounts,
+            links=self._python.links,
+            env=self._python.env,
+        )
+
+    def _objects(self) -> dict[Path, str]:
+        """Where the folders of objects are for programs inside."""
+        folders = self._tree.objects(self._repository) if self._level == 3 else ()
+        return {folder: _SHOWN_AT.format(number) for number, folder in enumerate(folders)}
 
     def screen(self, box: Sandbox) -> Screen | None:
         return None
 
     async def start(self, box: Sandbox) -> str:
         """Give the copy its `.git`, run the tests as they are, and say what is to be done."""
-        places: dict[Path, str] | None = dict(self.sandbox_spec().read_only)
+        places: dict[Path, str] | None = self._objects()
         if self._level == 0:
             places = {folder: str(folder) for folder in self._tree.objects(self._repository)}
         elif self._level == 2:
             places = None
         await asyncio.to_thread(self._tree.give_git, self._repository, places)
+        for note in self._python.notes:
+            self._events.append(Told(step=0, text=note))
         command, why = TestCommand(self._tests or "", "--test"), ""
         if self._tests is None:
             found, why = await choose(box, await asyncio.to_thread(find_commands, box.files))
             command, self._no_tests = found or command, why
+        if why:
+            self._events.append(Told(step=0, text=why))
         if command.run:
             await self._test(box, command.run, "")
-        elif why:
-            self._events.append(Told(step=0, text=why))
         repository = self._repository
         where = f" on branch {repository.branch}" if repository.branch else ""
         return first_prompt(
@@ -87,7 +99,7 @@ class CodeWork:
             at=f" at commit {repository.head[:12]}{where}" if repository.head else "",
             before=self._seen[0] if self._seen else None,
             no_tests=why,
-            notes=self._notes,
+            notes=[*self._notes, *self._python.notes],
             files=box.files,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilotfish.agent.events import Tested
+from pilotfish.agent.project_python import ENVIRONMENTS
 from pilotfish.agent.show import tests_went
 from pilotfish.sandbox import Files, Sandbox, SandboxPathError
 
@@ -87,11 +88,14 @@ def _says_pytest(files: Files, names: set[str]) -> str:
 
 def _pytest(names: set[str], source: str) -> list[TestCommand]:
     """With the project's own environment if it has one, else with the machine's Python."""
-    pythons = [f"{name}/bin/python" for name in (".venv", "venv") if name in names]
     return [
         TestCommand(f"{python} -m pytest -q", source, f"{python} -c 'import pytest'")
-        for python in (*pythons, "python3")
+        for python in _pythons(names)
     ]
+
+
+def _pythons(names: set[str]) -> list[str]:
+    return [*(f"{name}/bin/python" for name in ENVIRONMENTS if name in names), "python3"]
 
 
 def _python_tests(files: Files, names: set[str]) -> list[TestCommand]:
@@ -107,8 +111,13 @@ def _python_tests(files: Files, names: set[str]) -> list[TestCommand]:
         if any(re.fullmatch(r"test_.*\.py|.*_test\.py", name) for name in inside):
             source = f"the files in {place}/" if place else "its files"
             where = f" -s {place}" if place else ""
-            unittest = TestCommand(f"python3 -m unittest discover{where}", source, "command -v python3")
-            return [*_pytest(names, source), unittest]
+            return [
+                *_pytest(names, source),
+                *(
+                    TestCommand(f"{python} -m unittest discover{where}", source, f"{python} -c ''")
+                    for python in _pythons(names)
+                ),
+            ]
     return []
 
 
@@ -133,10 +142,16 @@ def _text(files: Files, name: str) -> str:
 
 
 async def choose(box: Sandbox, commands: Sequence[TestCommand]) -> tuple[TestCommand | None, str]:
-    """The first that can be run in this sandbox; or none, and a sentence that says why."""
+    """The first that can be run in this sandbox, and a sentence if it is not the project's own Python though
+    there is one; or none, and a sentence that says why.
+    """
+    failed = ""
     for command in commands:
-        if (await _bash(box, command.needs, 30.0))[0] == 0:
-            return command, ""
+        status, said = await _bash(box, command.needs, 30.0)
+        if status == 0:
+            return command, failed and f"{failed} so the tests are run by {command.run}."
+        if command.run.startswith(ENVIRONMENTS) and not failed:
+            failed = f"In the sandbox {command.needs} fails ({last_line(said)}),"
     if not commands:
         return (
             None,

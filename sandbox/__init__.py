@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pilotfish.sandbox.records import Snapshot
     from pilotfish.sandbox.shell import Shell, ShellResult
     from pilotfish.sandbox.snapshots import Restored, Snapshots
-    from pilotfish.sandbox.spec import Limits, SandboxSpec
+    from pilotfish.sandbox.spec import INNER_PATH, Limits, SandboxSpec
     from pilotfish.sandbox.workspace import check_workspace
 
 _HOMES = {
@@ -43,12 +43,13 @@ _HOMES = {
     "shell": ("Shell", "ShellResult"),
     "records": ("Snapshot",),
     "snapshots": ("Restored", "Snapshots"),
-    "spec": ("Limits", "SandboxSpec"),
+    "spec": ("INNER_PATH", "Limits", "SandboxSpec"),
     "workspace": ("check_workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "INNER_PATH",
     "PAGE_ERRORS",
     "Attempt",
     "Browser",

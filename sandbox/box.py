@@ -42,7 +42,7 @@ from pilotfish.sandbox.process import Process, start_process
 from pilotfish.sandbox.records import Snapshot
 from pilotfish.sandbox.shell import Shell
 from pilotfish.sandbox.snapshots import Restored, Snapshots
-from pilotfish.sandbox.spec import Limits, SandboxSpec
+from pilotfish.sandbox.spec import INNER_PATH, Limits, SandboxSpec
 from pilotfish.sandbox.supervisor import Supervisor
 from pilotfish.sandbox.vitals import Vitals
 
@@ -54,7 +54,7 @@ _BROWSER_SECONDS = 5.0
 _OWN_PROCESSES = 16  # what the sandbox itself needs besides the programs
 
 _ENV: Mapping[str, str] = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
+    "PATH": INNER_PATH,
     "USER": "user",
     "LOGNAME": "user",
     "SHELL": "/bin/bash",

@@ -92,7 +92,7 @@ class Mounts:
 
     sockets: the private /tmp/.X11-unix, if there is a display; screen: where its X server keeps the picture;
     made_files: {path inside: text}, read-only; network: the proxy's socket, if there is one; driver: the
-    folder of Playwright's driver; links: {link in the root: where it leads}.
+    folder of Playwright's driver; links: {link inside: where it leads}.
     """
 
     workspace: Path

@@ -17,6 +17,7 @@ INNER_WORKSPACE = PurePosixPath("/workspace")
 INNER_HOME = PurePosixPath("/home/user")
 INNER_TMP = PurePosixPath("/tmp")
 INNER_RUNTIME = PurePosixPath("/run/user")
+INNER_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games"
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class SandboxSpec:
     to open at once when no Chromium is found (with False that is found out by `browser.open`). workspace: a
     folder of the host that appears as /workspace; None is a private folder, removed at close. snapshots: a
     folder of the host, outside the workspace, that keeps its snapshots; None is a private one too. read_only:
-    host folders or files to show inside, {host path: inner path}. links: links in the root inside, {`/app`:
+    host folders or files to show inside, {host path: inner path}. links: links to make inside, {`/app`:
     where below /workspace or /tmp it leads}. env: extra environment of every process
     inside. level: how much stands around it (docs/sandbox.md): 3 is everything; 2 is for machines without
     user namespaces and has neither display nor browser; 0 is nothing at all. network: the
@@ -158,9 +159,10 @@ def _check_workspace(workspace: Path) -> None:
 
 def _check_link(link: str, target: str) -> None:
     path, end = PurePosixPath(link), PurePosixPath(target)
-    plain = (
-        len(path.parts) == 2 and str(path) == link and "\0" not in link and link not in (*_RESERVED, "/home")
-    )
+    plain = path.is_absolute() and ".." not in path.parts and str(path) == link and "\0" not in link
+    reserved = ("/tmp/.X11-unix", *(place for place in _RESERVED if place != "/tmp"))
+    plain = plain and link not in ("/", "/tmp", "/home", str(INNER_HOME))
+    plain = plain and not any(path.is_relative_to(place) for place in reserved)
     inside = any(end.is_relative_to(place) for place in (INNER_WORKSPACE, INNER_TMP))
     if not plain or not inside or ".." in end.parts or "\0" in target:
         raise SandboxError(

@@ -10,10 +10,9 @@ from functools import lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
-from pilotfish.sandbox import SandboxError
+from pilotfish.sandbox import INNER_PATH, SandboxError
 
 SITE = "/opt/site"
-_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin:/usr/games"
 _NOTHING = Path(__file__).with_name("nothing").resolve()
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 Mounts = dict[Path, str]
@@ -42,7 +41,7 @@ def python_inside(names: Iterable[str], why: str) -> tuple[Mounts, dict[str, str
             mounts[_NOTHING] = str(own)
     for name in names:
         mounts |= {place: f"{SITE}/{place.name}" for found in _closure(name, why) for place in _tops(found)}
-    return mounts, {"PATH": f"{base / 'bin'}:{_SYSTEM_PATH}", "PYTHONPATH": SITE}
+    return mounts, {"PATH": f"{base / 'bin'}:{INNER_PATH}", "PYTHONPATH": SITE}
 
 
 @lru_cache

@@ -206,7 +206,14 @@ def test_files_that_are_wrong(tmp_path: Path, toml: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "target"), [("/usr", "/workspace/a"), ("/a/b", "/workspace"), ("/app", "/etc")]
+    ("link", "target"),
+    [
+        ("/usr", "/workspace/a"),
+        ("/usr/a", "/workspace"),
+        ("/a/../b", "/workspace"),
+        ("/home", "/workspace"),
+        ("/app", "/etc"),
+    ],
 )
 def test_links_of_a_sandbox_lead_to_its_own_folders(link: str, target: str) -> None:
     with pytest.raises(SandboxError, match=re.escape(f"link {link!r} to {target!r} cannot be made")):
