@@ -8,6 +8,9 @@ watch; one at a time controls. Every request has an `id` of the client's choosin
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -25,6 +28,13 @@ Phase = Literal[
 """What a run does: sets up, computes the prompt, waits for the model, waits for a person, executes a call,
 holds before the next step, lets a person use mouse and keyboard, grades, has ended.
 """
+
+
+def call_digest(name: str, arguments: Mapping[str, Any]) -> str:
+    """The SHA-256, in hexadecimal, of a call: of its canonical JSON with sorted names, in ASCII."""
+    call = {"name": name, "arguments": arguments}
+    text = json.dumps(call, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 class _Message(BaseModel):
@@ -96,6 +106,8 @@ class Question(_Message):
     """What an edit would change, as a unified diff."""
     pixel: tuple[int, int] | None = None
     """Where a click would go, in pixels of the screen."""
+    rule: dict[str, Any] = Field(default_factory=dict)
+    """What "for this task" would allow from then on, as an item of the setting `rules`."""
     run_warning: str = ""
     """What stands around the run, where that is less than a whole sandbox."""
 

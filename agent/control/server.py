@@ -1,0 +1,325 @@
+"""The private socket of a run: who is connected, who controls it, and what each of them is sent.
+
+Nothing that a client does holds the run up: what it is sent waits in a queue of its own, in which newer
+news of a kind takes the place of older, and one that does not read it is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pilotfish.agent.control.steering import Refusal, Steering
+from pilotfish.agent.control.wire import (
+    REQUEST,
+    SOCKET,
+    AddRule,
+    Control,
+    Decide,
+    Delta,
+    Done,
+    FromRun,
+    Hello,
+    Input,
+    Pause,
+    Refused,
+    Request,
+    Screen,
+    State,
+    StepBack,
+    Stop,
+    TakeOver,
+    Tell,
+    WatchScreen,
+)
+from pilotfish.agent.safetext import all_encodable
+
+MAX_REQUEST = 16 << 20
+"""Bytes of the longest request: a whole file as an edited argument has room."""
+MAX_UNREAD = 32 << 20
+"""Bytes that may wait for a client beside the newest screen; one that reads less is let go."""
+MAX_CLIENTS = 64
+LINGER_S = 1.0
+"""How long a client may take to read the last that the run says."""
+_PEER = struct.Struct("3i")
+
+
+class Client:
+    """One connection: what waits to be sent to it, and who it is."""
+
+    def __init__(self, number: int, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self._writer = writer
+        self._queue: list[FromRun] = []
+        self._bytes = 0
+        self._more = asyncio.Event()
+        self._ends = False
+        self.sending = asyncio.ensure_future(self._send())
+
+    def say(self, message: FromRun) -> None:
+        """Have something sent. Old states and screens that wait give way to new ones."""
+        if self._ends:
+            return
+        last = self._queue[-1] if self._queue else None
+        match message, last:
+            case State(), State():
+                self._queue.pop()
+            case Delta(start=False), Delta() if (message.step, message.kind) == (last.step, last.kind):
+                self._queue.pop()
+                message = last.model_copy(update={"text": last.text + message.text})
+                self._bytes -= len(last.text)
+            case Screen(), _:
+                self._queue = [one for one in self._queue if not isinstance(one, Screen)]
+        self._queue.append(message)
+        self._bytes += _weight(message)
+        self._more.set()
+        if self._bytes > MAX_UNREAD:
+            self.drop()
+
+    def end(self) -> None:
+        """Send what waits, then end the connection."""
+        self._ends = True
+        self._more.set()
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self._ends = True
+        self._queue.clear()
+        self._more.set()
+        self._writer.transport.abort()
+
+    async def _send(self) -> None:
+        try:
+            while self._queue or not self._ends:
+                queue, self._queue, self._bytes = self._queue, [], 0
+                for message in queue:
+                    self._writer.write(_line(message))
+                    await self._writer.drain()
+                if not self._queue and not self._ends:
+                    self._more.clear()
+                    await self._more.wait()
+        except OSError:
+            pass  # it has gone
+        finally:
+            self._writer.close()
+
+
+class Server:
+    """Those who are connected to one run. Use `serving`."""
+
+    def __init__(self, run: Path, steering: Steering) -> None:
+        self._run = run
+        self._steering = steering
+        self._clients: dict[int, Client] = {}
+        self._controller: int | None = None
+        self._last = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        steering.listeners.append(self._broadcast)
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection until it ends."""
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Say the last words, wait a moment for them to be read, and end all connections."""
+        self._steering.listeners.remove(self._broadcast)
+        clients = list(self._clients.values())
+        for client in clients:
+            client.end()
+        if clients:
+            await asyncio.wait([client.sending for client in clients], timeout=LINGER_S)
+        for client in clients:
+            client.drop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if _peer(writer) != os.getuid() or len(self._clients) >= MAX_CLIENTS:
+            writer.transport.abort()
+            return
+        self._last += 1
+        client = Client(self._last, writer)
+        try:
+            self._clients[client.number] = client
+            self._greet(client)
+            await self._listen(client, reader)
+        except OSError:
+            pass  # it has gone
+        finally:
+            del self._clients[client.number]
+            if self._controller == client.number:
+                self._controller = None
+            client.end()
+            self._tell_who()
+            await asyncio.wait([client.sending], timeout=LINGER_S)
+            client.drop()
+
+    def _greet(self, client: Client) -> None:
+        folder = self._run.absolute()
+        client.say(Hello(run=folder.name, folder=str(folder), pid=os.getpid(), client=client.number))
+        self._tell_who()
+        client.say(self._steering.state)
+        for delta in self._steering.written:
+            client.say(delta)
+        for question in self._steering.questions:
+            client.say(question)
+
+    async def _listen(self, client: Client, reader: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                line = await reader.readuntil()
+            except asyncio.IncompleteReadError:
+                return
+            except asyncio.LimitOverrunError:
+                client.say(Refused(id=0, sentence=f"A request is longer than {MAX_REQUEST >> 20} MiB."))
+                return
+            client.say(self._answer(client, line))
+            await asyncio.sleep(0)  # many requests in a row leave the run its turn
+
+    def _answer(self, client: Client, line: bytes) -> Done | Refused:
+        try:
+            request = REQUEST.validate_json(line)
+        except ValidationError as error:
+            return Refused(id=_id_of(line), sentence=_what_is_wrong(error))
+        try:
+            return Done(id=request.id, note=self._do(client, request))
+        except Refusal as refusal:
+            return Refused(id=request.id, sentence=str(refusal))
+
+    def _do(self, client: Client, request: Request) -> str:
+        match request:
+            case Control():
+                return self._control(client, request)
+            case WatchScreen():
+                return self._watch_screen(client, request)
+        if self._controller is None:
+            self._controller = client.number
+            self._tell_who()
+        elif self._controller != client.number:
+            raise Refusal(
+                f"Client {self._controller} controls this run; take control first, or wait until it is free."
+            )
+        steering = self._steering
+        match request:
+            case Decide():
+                return steering.decide(request)
+            case Pause():
+                return steering.pause(request)
+            case Tell():
+                return steering.tell(request.text)
+            case StepBack():
+                return steering.step_back(request.step)
+            case TakeOver():
+                return steering.take_over(request.on, request.note)
+            case Input():
+                return steering.put_in(request)
+            case AddRule():
+                return steering.add_rule(request.rule, save=request.save)
+            case Stop():
+                return steering.stop()
+
+    def _control(self, client: Client, request: Control) -> str:
+        other = self._controller not in (None, client.number)
+        if not request.take:
+            self._controller = self._controller if other else None
+        elif other and not request.force:
+            raise Refusal(f"Client {self._controller} controls this run; take it with force, or wait.")
+        else:
+            self._controller = client.number
+        self._tell_who()
+        return "You control the run." if request.take else "You do not control the run."
+
+    def _watch_screen(self, client: Client, request: WatchScreen) -> str:
+        raise Refusal("This run has no screen.")
+
+    def _tell_who(self) -> None:
+        self._steering.attended(len(self._clients), self._controller)
+
+    def _broadcast(self, message: FromRun) -> None:
+        for client in list(self._clients.values()):
+            client.say(message)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, steering: Steering) -> AsyncIterator[Server]:
+    """Serve a run whose log this process holds. The socket is there within the block only.
+
+    Raises OSError where the folder's file system takes no socket.
+    """
+    server = Server(folder, steering)
+    with _listener(folder) as listener:
+        async with await asyncio.start_unix_server(server.accept, sock=listener, limit=MAX_REQUEST):
+            try:
+                yield server
+            finally:
+                await server.close()
+
+
+@contextlib.contextmanager
+def _listener(folder: Path) -> Iterator[socket.socket]:
+    """The socket, at a place that one who holds the log's lock may clear: a dead run left it there."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as listener:
+            os.fchmod(listener.fileno(), 0o600)  # which the file gets
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(SOCKET, dir_fd=descriptor)
+            # By way of the descriptor, since a socket's path may have 107 bytes only.
+            listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
+            mine = os.stat(SOCKET, dir_fd=descriptor).st_ino
+            listener.listen()
+            try:
+                yield listener
+            finally:
+                with contextlib.suppress(OSError):
+                    if os.stat(SOCKET, dir_fd=descriptor).st_ino == mine:
+                        os.unlink(SOCKET, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """The user at the other end."""
+    connection = writer.get_extra_info("socket")
+    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(user)
+
+
+def _line(message: FromRun) -> bytes:
+    return json.dumps(all_encodable(message.model_dump(mode="python"))).encode() + b"\n"
+
+
+def _weight(message: FromRun) -> int:
+    """About how many bytes a message takes; of screens only the newest waits, so they are not counted."""
+    match message:
+        case Delta():
+            return len(message.text)
+        case Screen():
+            return 0
+        case _:
+            return len(repr(message))
+
+
+def _id_of(line: bytes) -> int:
+    try:
+        found = json.loads(line)["id"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
+    return found if isinstance(found, int) else 0
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"The request is not one of this protocol ({f'{where}: ' if where else ''}{first['msg']})."

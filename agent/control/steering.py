@@ -1,0 +1,286 @@
+"""What people beside a run want of it, and what it tells them: the object that the loop talks to.
+
+It works the same with nobody there: a call that has to be asked about is denied then, and nothing waits.
+Those who watch are listeners; the socket's server is one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pilotfish.agent import events as log
+from pilotfish.agent.control.wire import (
+    Decide,
+    Delta,
+    FromRun,
+    Input,
+    Pause,
+    Question,
+    QuestionOver,
+    State,
+    call_digest,
+)
+from pilotfish.agent.stopping import Stop
+from pilotfish.model.protocol import ProgressChunk
+
+Listener = Callable[[FromRun], None]
+Check = Callable[[dict[str, Any]], str | None]
+"""Looks at arguments that a person has edited: what is wrong with them, in a sentence, or None."""
+
+
+class Refusal(Exception):
+    """Something that a person wants cannot be done; the message is one sentence with the mend."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a person says of a call. arguments: those to execute instead; None is the call as it is."""
+
+    verdict: Literal["once", "task", "deny"]
+    reason: str = ""
+    arguments: dict[str, Any] | None = None
+
+
+AskTerminal = Callable[[Question], Awaitable[Answer]]
+"""Shows a question on the run's own terminal and reads the answer there."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    question: Question
+    check: Check
+    answer: asyncio.Future[Answer] = field(default_factory=asyncio.Future)
+
+
+class Steering:
+    """Holds, messages, questions and what is being done, of one run. All of it within the run's event loop.
+
+    supervised: somebody is expected, so that a question waits even while nobody is connected. terminal: asks
+    at the run's own terminal. events: where what people do is recorded.
+    """
+
+    def __init__(
+        self,
+        stop: asyncio.Event | None = None,
+        *,
+        supervised: bool = False,
+        terminal: AskTerminal | None = None,
+        events: log.EventLog | None = None,
+    ) -> None:
+        self.state = State(phase="starting")
+        self.listeners: list[Listener] = []
+        self._stop = stop
+        self._supervised = supervised
+        self._terminal = terminal
+        self._events = events
+        self._wake = asyncio.Event()
+        self._single = 0
+        self._messages: list[str] = []
+        self._questions: dict[int, _Waiting] = {}
+        self._asked = 0
+        self._written: list[Delta] = []
+
+    # What the loop tells.
+
+    def change(self, **fields: Any) -> None:
+        """Change what is said of the run (fields of `State`), and tell it if it is news."""
+        state = self.state.model_copy(update=fields)
+        if state != self.state:
+            self.state = state
+            self._say(state)
+
+    def begin_answer(self) -> None:
+        """The model is asked; what it wrote before is over."""
+        self._written = []
+        self.change(phase="thinking", computed=0, tokens=0)
+
+    def wrote(self, kind: Literal["thinking", "text"], text: str) -> None:
+        """The model has written more of its answer."""
+        if self.state.phase == "reading":
+            self.change(phase="thinking", computed=0, tokens=0)
+        delta = Delta(step=self.state.step, kind=kind, text=text, start=not self._written)
+        last = self._written[-1] if self._written else None
+        if last is not None and last.kind == kind:
+            self._written[-1] = last.model_copy(update={"text": last.text + text})
+        else:
+            self._written.append(delta)
+        self._say(delta)
+
+    def progress(self, chunk: ProgressChunk) -> None:
+        """The model has read so much of its prompt."""
+        if chunk.done < chunk.total:
+            self.change(phase="reading", computed=chunk.done, tokens=chunk.total)
+        elif self.state.phase == "reading":
+            self.change(phase="thinking", computed=0, tokens=0)
+
+    async def before_step(self, step: int) -> list[str]:
+        """Hold for as long as a person wants it; returns the messages that the model is to be told now."""
+        self.change(step=step)
+        while self.holds:
+            self.change(phase="paused")
+            self._wake.clear()
+            await self._wake.wait()
+        self._single = max(0, self._single - 1)
+        messages, self._messages = self._messages, []
+        self.change(messages=0)
+        return messages
+
+    async def ask(self, question: Question, check: Check) -> Answer | None:
+        """Ask whoever is there about a call; the first answer counts. None: nobody is there.
+
+        The question's number is given here. check: see `Check`.
+        """
+        self._asked += 1
+        question = question.model_copy(update={"question": self._asked})
+        waiting = _Waiting(question, check)
+        before = self.state.phase
+        terminal: asyncio.Future[Answer] | None = None
+        if not self.somebody_is_there:
+            return None
+        try:
+            self._questions[self._asked] = waiting
+            self.change(phase="asking")
+            self._say(question)
+            if self._terminal is not None:
+                terminal = asyncio.ensure_future(self._terminal(question))
+            while not waiting.answer.done():
+                if not self.somebody_is_there:
+                    return None
+                self._wake.clear()
+                wake = asyncio.ensure_future(self._wake.wait())
+                try:
+                    watched: set[asyncio.Future[Any]] = {waiting.answer, wake}
+                    watched |= {terminal} if terminal else set()
+                    await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    wake.cancel()
+                if terminal is not None and terminal.done() and not waiting.answer.done():
+                    waiting.answer.set_result(terminal.result())
+            return waiting.answer.result()
+        finally:
+            del self._questions[question.question]
+            if terminal is not None and not terminal.done():
+                terminal.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await terminal
+            self._say(QuestionOver(question=question.question))
+            self.change(phase=before)
+
+    # What is so now.
+
+    @property
+    def holds(self) -> bool:
+        """Whether the next step has to wait."""
+        return self.state.paused and not self._single
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a person has said something that the model has not been told."""
+        return bool(self._messages)
+
+    @property
+    def somebody_is_there(self) -> bool:
+        """Whether a question can be answered, now or when the one comes who is expected."""
+        return self._supervised or self._terminal is not None or self.state.clients > 0
+
+    @property
+    def questions(self) -> list[Question]:
+        """Those that wait."""
+        return [waiting.question for waiting in self._questions.values()]
+
+    @property
+    def written(self) -> list[Delta]:
+        """What the model has written so far of the answer that it is at."""
+        return list(self._written)
+
+    # What a person wants. All raise `Refusal`.
+
+    def pause(self, request: Pause) -> str:
+        """Hold before the next step, take one step, or go on."""
+        self._not_over()
+        if request.on and request.single and self.state.paused:
+            self._single += 1
+        elif not request.on:
+            self._single = 0
+        if request.on != self.state.paused:
+            self._record(log.Paused(step=self.state.step, on=request.on))
+        self.change(paused=request.on)
+        self._wake.set()
+        if not request.on:
+            return "The run goes on."
+        return "The run takes one step." if request.single else "The run holds before its next step."
+
+    def tell(self, text: str) -> str:
+        """A message to the agent, which reads it before its next answer."""
+        self._not_over()
+        if not text.strip():
+            raise Refusal("The message is empty; say something.")
+        self._messages.append(text)
+        self.change(messages=len(self._messages))
+        return "The agent reads it before its next answer."
+
+    def decide(self, request: Decide) -> str:
+        """Answer a question. What is approved must be what was asked, byte for byte."""
+        waiting = self._questions.get(request.question)
+        if waiting is None or waiting.answer.done():
+            raise Refusal(f"Question {request.question} does not wait any more; it was answered or is gone.")
+        call = waiting.question.call
+        if request.verdict == "deny":
+            waiting.answer.set_result(Answer("deny", request.reason))
+            return "The call is denied."
+        if request.digest != call_digest(call.name, call.arguments):
+            raise Refusal(
+                f"What was approved is not what question {request.question} asks (its digest differs); look "
+                "at the call again."
+            )
+        edited = request.arguments if request.arguments != call.arguments else None
+        if edited is not None and (wrong := waiting.check(edited)) is not None:
+            raise Refusal(wrong)
+        waiting.answer.set_result(Answer(request.verdict, request.reason, edited))
+        return "The call runs."
+
+    def add_rule(self, rule: dict[str, Any], *, save: bool) -> str:
+        """A rule for the rest of the run, and for later ones if it is saved."""
+        raise Refusal("This run takes no rules; put them into the settings.")
+
+    def step_back(self, step: int) -> str:
+        """Go back to before a step."""
+        raise Refusal("This run cannot step back.")
+
+    def take_over(self, on: bool, note: str) -> str:
+        """Take mouse and keyboard of the sandbox, or hand them back."""
+        raise Refusal("This run has no screen that can be taken over.")
+
+    def put_in(self, request: Input) -> str:
+        """Something done with mouse or keyboard by the one who took over."""
+        raise Refusal("Nobody has taken over mouse and keyboard; do that first.")
+
+    def stop(self) -> str:
+        """End the run in order."""
+        if self._stop is None:
+            raise Refusal("This run cannot be stopped from here; end its process.")
+        if isinstance(self._stop, Stop):
+            self._stop.because("A person stopped the run.")
+        self._stop.set()
+        return "The run stops."
+
+    def attended(self, clients: int, controller: int | None) -> None:
+        """So many clients are connected, and this one controls the run."""
+        self.change(clients=clients, controller=controller)
+        self._wake.set()
+
+    def _not_over(self) -> None:
+        if self.state.phase in ("grading", "ended"):
+            raise Refusal("The run has ended; start a new one, or go on with it by pilotfish resume.")
+
+    def _record(self, event: log.Event) -> None:
+        if self._events is not None:
+            self._events.append(event)
+
+    def _say(self, message: FromRun) -> None:
+        for listener in self.listeners:
+            listener(message)

@@ -1,0 +1,240 @@
+"""The socket of a run: who may connect and steer, and that nobody there can hold it up or break it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotfish.agent.control.client import ControlError, RunClient
+from pilotfish.agent.control.server import MAX_REQUEST, serving
+from pilotfish.agent.control.steering import Steering
+from pilotfish.agent.control.wire import (
+    SOCKET,
+    Control,
+    Decide,
+    Delta,
+    FromRun,
+    Hello,
+    Pause,
+    Question,
+    QuestionOver,
+    State,
+    Stop,
+    Tell,
+    call_digest,
+)
+from pilotfish.agent.events import CallData
+
+CALL = CallData(id="c", name="shell", arguments={"command": "ls"})
+
+
+@pytest.fixture
+async def steering(tmp_path: Path) -> AsyncIterator[Steering]:
+    """Of a run that is served in `tmp_path`."""
+    steering = Steering(asyncio.Event())
+    async with serving(tmp_path, steering):
+        yield steering
+
+
+async def until(client: RunClient, kind: type[Any], **fields: Any) -> Any:
+    """The next message of a kind with these fields."""
+    async with asyncio.timeout(20):
+        async for message in client.messages():
+            if isinstance(message, kind) and all(getattr(message, k) == v for k, v in fields.items()):
+                return message
+    raise AssertionError(f"no {kind.__name__} with {fields}")
+
+
+def test_a_digest_is_of_the_name_and_of_every_argument() -> None:
+    one = call_digest("shell", {"command": "ls", "seconds": 1})
+    assert one == call_digest("shell", {"seconds": 1, "command": "ls"})
+    assert len({one, call_digest("edit", {"command": "ls", "seconds": 1}), call_digest("shell", {})}) == 3
+    assert call_digest("shell", {"command": "a\ud800é"}) != call_digest("shell", {"command": "aé"})
+
+
+async def test_the_socket_is_private_and_gone_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 30) / ("er" * 60)
+    folder.mkdir(parents=True)
+    stale = socket.socket(socket.AF_UNIX)
+    there = os.open(folder, os.O_PATH)
+    stale.bind(f"/proc/self/fd/{there}/{SOCKET}")
+    os.close(there)
+    stale.close()
+    async with serving(folder, Steering()):
+        assert stat.S_IMODE((folder / SOCKET).stat().st_mode) == 0o600
+        client = await RunClient.connect(folder)
+        assert (client.hello.pid, client.hello.folder) == (os.getpid(), str(folder))
+    assert not (folder / SOCKET).exists()
+    assert [message async for message in client.messages()][-1:] != [None]
+    with pytest.raises(ControlError, match="is not being played"):
+        await RunClient.connect(folder)
+
+
+async def test_one_controls_and_many_watch(steering: Steering, tmp_path: Path) -> None:
+    one, two = await RunClient.connect(tmp_path), await RunClient.connect(tmp_path)
+    await one.ask(Tell(text="Hello."))
+    assert (await until(two, State, messages=1)).controller == one.hello.client
+    with pytest.raises(ControlError, match=f"Client {one.hello.client} controls this run"):
+        await two.ask(Stop())
+    with pytest.raises(ControlError, match="take it with force"):
+        await two.ask(Control())
+    await two.ask(Control(force=True))
+    with pytest.raises(ControlError, match="controls this run"):
+        await one.ask(Pause())
+    await two.close()
+    await until(one, State, controller=None, clients=1)
+    await one.ask(Pause())
+    await one.close()
+    assert await steering_is(steering, clients=0, controller=None, paused=True)
+
+
+async def steering_is(steering: Steering, **fields: Any) -> bool:
+    """Wait until the state has these fields."""
+    is_so = asyncio.Event()
+
+    def look(_: FromRun | None = None) -> None:
+        if all(getattr(steering.state, name) == value for name, value in fields.items()):
+            is_so.set()
+
+    steering.listeners.append(look)
+    look()
+    await asyncio.wait_for(is_so.wait(), 20)
+    steering.listeners.remove(look)
+    return True
+
+
+async def test_a_run_holds_takes_single_steps_and_is_told(steering: Steering, tmp_path: Path) -> None:
+    client = await RunClient.connect(tmp_path)
+    await client.ask(Pause())
+    step = asyncio.ensure_future(steering.before_step(3))
+    await until(client, State, phase="paused", step=3)
+    await client.ask(Tell(text="Use make."))
+    assert not step.done()
+    await client.ask(Pause(single=True))
+    assert await step == ["Use make."]
+    step = asyncio.ensure_future(steering.before_step(4))
+    await until(client, State, phase="paused", step=4)
+    await client.ask(Pause(on=False))
+    assert await step == []
+    with pytest.raises(ControlError, match="message is empty"):
+        await client.ask(Tell(text=" "))
+    await client.close()
+
+
+async def test_the_first_answer_counts_and_late_ones_see_what_waits(
+    steering: Steering, tmp_path: Path
+) -> None:
+    question = Question(question=0, step=1, call=CALL, why="the default")
+    assert await steering.ask(question, lambda arguments: None) is None, "nobody is there"
+    first = await RunClient.connect(tmp_path)
+    asked = asyncio.ensure_future(steering.ask(question, lambda arguments: "`command` is missing."))
+    number = (await until(first, Question)).question
+    late = await RunClient.connect(tmp_path)
+    assert (await until(late, Question)).call == CALL
+    with pytest.raises(ControlError, match="digest differs"):
+        await first.ask(Decide(question=number, verdict="once", digest=call_digest("shell", {})))
+    digest = call_digest(CALL.name, CALL.arguments)
+    with pytest.raises(ControlError, match="`command` is missing"):
+        await first.ask(Decide(question=number, verdict="once", digest=digest, arguments={}))
+    await first.ask(Decide(question=number, verdict="once", digest=digest))
+    answer = await asked
+    assert answer is not None
+    assert (answer.verdict, answer.arguments) == ("once", None)
+    await until(late, QuestionOver, question=number)
+    with pytest.raises(ControlError, match="does not wait any more"):
+        await first.ask(Decide(question=number, verdict="deny"))
+    asked = asyncio.ensure_future(steering.ask(question, lambda arguments: None))
+    await until(first, Question)
+    await first.close()
+    await late.close()
+    assert await asked is None, "everybody has gone"
+
+
+async def test_one_who_comes_late_is_told_what_was_written(steering: Steering, tmp_path: Path) -> None:
+    steering.begin_answer()
+    for piece in ("I ", "look."):
+        steering.wrote("text", piece)
+    client = await RunClient.connect(tmp_path)
+    assert (await until(client, Delta, start=True)).text == "I look."
+    steering.wrote("text", " \ud800")
+    assert (await until(client, Delta)).text == " \\ud800"
+    await client.close()
+
+
+HOSTILE = [
+    b"\n",
+    b"{}\n",
+    b"null\n",
+    b"[" * 100_000 + b"\n",
+    b'{"type": "rm"}\n',
+    b'{"type": "pause", "id": "one"}\n',
+    b'{"type": "decide", "id": 1e400}\n',
+    b'{"type": "tell", "text": "\xff\xfe"}\n',
+    b'{"type": "tell", "id": 7, "text": {"a": 1}}\n',
+    b"\0" * 1000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+async def test_nonsense_is_answered(steering: Steering, tmp_path: Path, line: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET))
+    writer.write(line)
+    async with asyncio.timeout(20):
+        while (answer := json.loads(await reader.readline()))["type"] != "refused":
+            assert answer["type"] in ("hello", "state")
+    assert answer["sentence"].startswith("The request is not one of this protocol")
+    writer.write(b'{"type": "tell", "id": 5, "text": "still there"}\n')
+    async with asyncio.timeout(20):
+        while (answer := json.loads(await reader.readline()))["type"] != "done":
+            pass
+    assert answer["id"] == 5
+    writer.close()
+
+
+async def test_a_line_without_an_end_ends_the_connection(steering: Steering, tmp_path: Path) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET))
+    with contextlib.suppress(OSError):
+        for _ in range(2 * MAX_REQUEST >> 20):
+            writer.write(b"x" * (1 << 20))
+            await writer.drain()
+    async with asyncio.timeout(20):
+        with contextlib.suppress(OSError):
+            await reader.read()
+    writer.close()
+    assert await steering_is(steering, clients=0)
+
+
+async def test_one_that_reads_nothing_is_let_go_and_holds_nobody_up(
+    steering: Steering, tmp_path: Path
+) -> None:
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.connect(str(tmp_path / SOCKET))
+    client = await RunClient.connect(tmp_path)
+    heard: list[FromRun] = []
+
+    async def hear() -> None:
+        async for message in client.messages():
+            heard.append(message)
+
+    hearing = asyncio.ensure_future(hear())
+    await steering_is(steering, clients=2)
+    for number in range(900):
+        steering.change(step=number)
+        steering.wrote("text" if number % 2 else "thinking", "x" * 60_000)
+        await asyncio.sleep(0)
+    assert await steering_is(steering, clients=1)
+    await client.ask(Stop())
+    await client.close()
+    hearing.cancel()
+    assert sum(len(message.text) for message in heard if isinstance(message, Delta)) == 900 * 60_000
+    assert not any(isinstance(message, Hello) for message in heard)
+    deaf.close()
