@@ -29,6 +29,7 @@ from pilotfish.agent.stopping import Stop, stop_on_signals
 from pilotfish.agent.view import Watching
 from pilotfish.model.protocol import Model
 from pilotfish.tasks.environments import environment_for, skip_reason
+from pilotfish.tasks.explain import nearest
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import list_suites, load_suite
 from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, SUITE, check_name, miniwob_task
@@ -36,6 +37,8 @@ from pilotfish.tasks.reader import TaskError
 
 Progress = Callable[[int, str], None]
 """Told the place of an episode in the plan, counted from 1, and how it went."""
+_LISTED = 60
+"""Tasks that a sentence may name."""
 # Random clicks do not look at the screen, so waiting for it to settle would only cost time.
 _BLIND = Watching(quiet_ms=20, cap_s=0.1)
 
@@ -61,10 +64,19 @@ def plan_miniwob(names: Sequence[str], **options: Any) -> Plan:
     return Plan(SUITE, tuple(chosen), seed=FIRST_MEASURED_SEED if seed is None else seed, **options)
 
 
-def plan_tasks(suites: Sequence[str], *, episodes: int) -> Plan:
-    """A plan for suites that ship, folders of tasks or data sets. Raises `TaskError` for an unknown one."""
+def plan_tasks(suites: Sequence[str], only: Sequence[str] = (), *, episodes: int) -> Plan:
+    """A plan for suites that ship, folders of tasks or data sets. only: of their tasks those with these
+    names, as TASK or SUITE/TASK; none means all. Raises `TaskError` for an unknown suite or task.
+    """
     names = list(suites) or [name for name in list_suites() if name != SUITE]
     tasks = [f"{suite}/{task.id}" for suite in names for task in load_suite(suite)]
+    short = [task.rpartition("/")[2] for task in tasks]
+    if unknown := next((name for name in only if name not in short and name not in tasks), None):
+        near = nearest(unknown, tasks if "/" in unknown else short)
+        near = near if len(tasks) < _LISTED or "nearest" in near else "; --list names them"
+        raise TaskError(f"There is no task '{unknown}' in {', '.join(names)}{near}.")
+    if only:
+        tasks = [task for task, name in zip(tasks, short, strict=True) if task in only or name in only]
     return Plan("+".join(names), tuple(tasks), episodes, seed=0)
 
 

@@ -123,6 +123,10 @@ def bench_tasks(
             "(.jsonl, .jsonl.gz, .json). Default: all that ship."
         ),
     ] = None,
+    tasks: Annotated[
+        str, typer.Option(help="Tasks of these suites by name, as fix-shuffle,code/off-by-one. Default: all.")
+    ] = "",
+    listing: Annotated[bool, typer.Option("--list", help="Print the names of the tasks and end.")] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
     parallel: Annotated[
         int, typer.Option(min=1, max=64, help="Episodes played at once, with one model in this process.")
@@ -156,4 +160,8 @@ def bench_tasks(
     )
     # A path may hold what stands between names.
     names = [name for word in suites or [] for name in ([word] if Path(word).exists() else names_in([word]))]
-    _start_bench(plan_tasks(names, episodes=episodes), settings, resume, as_json, parallel)
+    plan = plan_tasks(names, names_in([tasks]), episodes=episodes)
+    if listing:
+        print_result({"tasks": list(plan.tasks)}, as_json, list(plan.tasks))
+        return
+    _start_bench(plan, settings, resume, as_json, parallel)

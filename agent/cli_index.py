@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 
 class _Commands(TyperGroup):
-    """A folder instead of a command means `update`."""
+    """A folder instead of a command means `update`; a folder named before the command is the command's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and not args[0].startswith("-") and args[0] not in self.commands:
+        if len(args) > 1 and args[0] in ("-C", "--repo"):
+            command = args[2] if args[2:] and args[2] in self.commands else "update"
+            args = [command, *args[:2], *args[3 if command in args[2:3] else 2 :]]
+        elif args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["update", *args]
         return super().parse_args(ctx, args)
 
@@ -83,28 +86,38 @@ def _print_found(found: Found, as_json: bool) -> None:
 
 
 @index_app.command("update")
-def update(repo: Annotated[Path, typer.Argument(help="The folder.")] = _HERE, as_json: Json = False) -> None:
+def update(
+    folder: Annotated[Path | None, typer.Argument(help="The folder. Default: the one you are in.")] = None,
+    repo: Annotated[Path | None, typer.Option("--repo", "-C", help="The same.")] = None,
+    as_json: Json = False,
+) -> None:
     """Bring the index of a folder up to date and say what is in it; the same as `pilotfish index REPO`.
 
     Only files that changed are read. An index that was interrupted can be used, and goes on the next time.
     """
     from pilotfish.tools.index.repository import Index
 
-    with Index(repo) as index:
+    if folder is not None and repo is not None:
+        raise typer.BadParameter(f"two folders were given, {folder} and {repo}; leave one out")
+    root = folder or repo or _HERE
+    with Index(root) as index:
         done = index.update(progress=_progress())
         counted = index.counted()
         result = {
-            "repo": str(repo),
+            "repo": str(root),
             "index": str(index.path),
             "read": done.read,
             "changed": done.changed,
+            "left_out": done.left_out,
             "removed": done.removed,
             "seconds": round(done.seconds, 3),
             "files": {state: {"files": files, "lines": lines} for state, (files, lines) in counted.items()},
             "notes": done.notes,
         }
         lines = [f"{state:11} {files:7} files {number:9} lines" for state, (files, number) in counted.items()]
-        lines.append(f"{done.read} read, {done.changed} changed, {done.removed} gone, {done.seconds:.2f} s")
+        unread = f", {done.left_out} left out unread" if done.left_out else ""
+        new = f"{done.read} read, {done.changed} changed{unread}"
+        lines.append(f"{new}, {done.removed} gone, {done.seconds:.2f} s")
         print_result(result, as_json, lines + done.notes)
 
 

@@ -117,8 +117,8 @@ def _installation(prefix: Path) -> tuple[list[Path], str]:
 
 def _homes() -> set[Path]:
     """The home folders of root and of people on this machine."""
-    listed = (one.pw_dir for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= 1000)
-    homes = {Path(home).resolve() for home in (*listed, Path.home(), "/home/any")}
+    listed = (Path(one.pw_dir) for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= 1000)
+    homes = {home.resolve() for home in (*listed, Path.home(), Path("/home/any"))}
     return homes - {Path("/")}
 
 

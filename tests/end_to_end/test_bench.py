@@ -17,6 +17,7 @@ from pilotfish.agent.settings import Settings
 from pilotfish.agent.solution import RANDOM
 from pilotfish.model.protocol import Usage
 from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED
+from pilotfish.tasks.reader import TaskError
 
 SOLVABLE = """
 instruction: Write it.
@@ -54,6 +55,17 @@ async def test_a_suite_is_measured(tmp_path: Path, suite: Path) -> None:
     assert result["complete"] is True
     assert [place for place, _ in told] == [1, 2, 3, 4]
     assert told[-1][1].startswith("suite/good seed 1 solution: passed")
+
+
+def test_tasks_are_chosen_by_name(suite: Path) -> None:
+    assert plan_tasks([str(suite)], ["good"], episodes=1).tasks == (f"{suite}/good",)
+    assert plan_tasks([str(suite)], [f"{suite}/bad"], episodes=1).tasks == (f"{suite}/bad",)
+    assert plan_tasks(["repository", "code"], ["off-by-one", "fix-shuffle"], episodes=1).tasks == (
+        "repository/fix-shuffle",
+        "code/off-by-one",
+    )
+    with pytest.raises(TaskError, match=r"^There is no task 'goood' in .*suite; the nearest is 'good'\.$"):
+        plan_tasks([str(suite)], ["bad", "goood"], episodes=1)
 
 
 async def test_nano_is_warned_of_once(tmp_path: Path, suite: Path) -> None:

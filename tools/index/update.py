@@ -32,13 +32,15 @@ class Progress:
 
 @dataclass
 class Update:
-    """What an update found: how many files were read anew, had other content, and are gone; how long it took.
+    """What an update found: how many files were read anew, had other content than known, are new or changed
+    but left out unread by their name or size, and are gone; how long it took.
     complete: False where it was cancelled; the next one goes on from there. notes: sentences on what went
     wrong.
     """
 
     read: int = 0
     changed: int = 0
+    left_out: int = 0
     removed: int = 0
     seconds: float = 0.0
     complete: bool = True
@@ -63,7 +65,7 @@ def bring_up_to_date(
     stale, left_out = _stale(listing, known)
     listed = {entry.path for entry in listing.entries}
     gone = [one.id for path, one in known.items() if path not in listed]
-    done = Update(removed=len(gone), changed=len(left_out))
+    done = Update(removed=len(gone), left_out=len(left_out))
     notes = json.dumps(listing.notes)
     if not (stale or left_out or gone):
         if store.meta("complete") != "1" or store.meta("notes") != notes:
