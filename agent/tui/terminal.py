@@ -14,12 +14,16 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
+
+from textual.app import ComposeResult
+from textual.filter import LineFilter
+from textual.widget import Widget
 
 Pictures = Literal["kitty", "sixel", "blocks", "words"]
 _SILENT = ("", "dumb", "unknown")
@@ -95,12 +99,37 @@ def _asked(stdin: int, stdout: int) -> str:
     return answer.decode("latin-1")
 
 
-def textual_image(terminal: Terminal) -> ModuleType:
+def picture_widget(terminal: Terminal) -> Widget:
+    """A widget of textual-image for a terminal with pictures of its own; set its `image` to one of Pillow."""
+    modules = textual_image(terminal)
+    if terminal.pictures == "kitty":
+        return modules.TGPImage()
+
+    class Sixels(modules.sixel._ImageSixelImpl):  # type: ignore[misc, name-defined]
+        """Places its picture by control codes in text, which no filter may touch."""
+
+        def get_line_filters(self) -> Sequence[LineFilter]:
+            return ()
+
+    class Picture(modules.SixelImage):  # type: ignore[misc, name-defined]
+        def compose(self) -> ComposeResult:
+            yield Sixels(self.image, None)
+
+    return Picture()
+
+
+@cache
+def textual_image(terminal: Terminal) -> Any:
     """The widgets of textual-image, told what the terminal is instead of asking it."""
     with _nothing_to_ask():
         from textual_image import _terminal, widget
-    size: Any = _terminal.CellSize(*terminal.cell)
-    _terminal.get_cell_size._result = size  # type: ignore[attr-defined]
+        from textual_image.widget import sixel
+    widget.sixel = sixel
+    size = _terminal.CellSize(*terminal.cell)
+    if hasattr(_terminal, "probe_terminal"):  # from 0.13 on
+        _terminal.probe_terminal._result = _terminal.probe_terminal()._replace(cell_size=size)
+    else:
+        _terminal.get_cell_size._result = size  # type: ignore[attr-defined]
     return widget
 
 

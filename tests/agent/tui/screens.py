@@ -1,0 +1,26 @@
+"""Screens and calls that the tests of the terminal interface show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw
+
+from pilotfish.agent.events import CallData
+
+
+def desktop(width: int = 640, height: int = 400) -> npt.NDArray[np.uint8]:
+    """A drawing of a window with a button, the same every time."""
+    picture = Image.new("RGB", (width, height), (32, 64, 96))
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((60, 40, width - 60, height - 60), fill=(240, 240, 240))
+    draw.rectangle((60, 40, width - 60, 64), fill=(80, 80, 200))
+    draw.rectangle((280, 180, 360, 220), fill=(40, 160, 80))
+    return np.asarray(picture)
+
+
+def call(name: str = "computer", /, **arguments: Any) -> CallData:
+    """A call as the model makes it."""
+    return CallData(id="c1", name=name, arguments=arguments)
