@@ -40,7 +40,7 @@ Progress = Callable[[int, str], None]
 _LISTED = 60
 """Tasks that a sentence may name."""
 # Random clicks do not look at the screen, so waiting for it to settle would only cost time.
-_BLIND = Watching(quiet_ms=20, cap_s=0.1)
+BLIND = Watching(quiet_ms=20, cap_s=0.1)
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
     model.
     """
     shared = slot.task.environment.kind == "miniwob"
-    watching = _BLIND if slot.baseline else None
+    watching = BLIND if slot.baseline else None
     for retries_left in (1, 0):
         environment = environment_for(slot.task)
         job = Job(

@@ -11,6 +11,7 @@ import typer
 
 from pilotfish.agent.cli_options import ModelName, RecordDir, settings_of
 from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
+from pilotfish.agent.stopping import exit_status
 
 model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
 
@@ -63,11 +64,22 @@ def replay(
     atif: Annotated[
         Path | None, typer.Option(help="Write an ATIF v1.8 trajectory to this file instead of a page.")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Instead of a page: execute the calls again and tell where frames or texts differ.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained page that replays a run, and print its path.
 
     The page needs no network. The arrow keys walk through steps and frames, space plays.
+
+    With --check, the recorded calls are executed again in a fresh sandbox without a network or a model, on
+    the files of before the first call; pictures of what differs lie beside the log. The exit status is then 0
+    only if nothing differs.
     """
     from pilotfish.agent.events import LogError, read_run
     from pilotfish.agent.replay import write_replay
@@ -76,6 +88,14 @@ def replay(
     found = read_run(folder)
     for warning in found.warnings:
         say(warning, sys.stderr)
+    if check:
+        if out is not None or atif is not None:
+            raise typer.BadParameter("--check writes no page; leave out --out and --atif")
+        from pilotfish.agent.check_report import check_run, report_lines
+
+        report = check_run(found, episode, as_json=as_json)
+        print_result(report, as_json, report_lines(report))
+        raise typer.Exit(exit_status() if report["stopped"] else 0 if report["equal"] else FAILED)
     if atif is not None:
         from pilotfish.agent.atif import to_atif
 

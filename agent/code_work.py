@@ -20,6 +20,23 @@ _SHOWN_AT = "/opt/pilotfish/objects-{}"
 """Where folders of objects are for programs inside."""
 
 
+def code_spec(tree: WorkTree, repository: Repository, level: int) -> SandboxSpec:
+    """The sandbox for work on a copy: with the objects of its commits and the project's own Python."""
+    python = own_python(repository.folder, level)
+    return SandboxSpec(
+        desktop=False,
+        workspace=tree.folder,
+        read_only=(_objects(tree, repository) if level == 3 else {}) | python.mounts,
+        links=python.links,
+        env=python.env,
+    )
+
+
+def _objects(tree: WorkTree, repository: Repository) -> dict[Path, str]:
+    """Where the folders of objects are for programs inside."""
+    return {folder: _SHOWN_AT.format(number) for number, folder in enumerate(tree.objects(repository))}
+
+
 class CodeWork:
     """One piece of work on a repository.
 
@@ -57,25 +74,14 @@ class CodeWork:
         self._no_tests = ""
 
     def sandbox_spec(self) -> SandboxSpec:
-        return SandboxSpec(
-            desktop=False,
-            workspace=self._tree.folder,
-            read_only=self._objects() | self._python.mounts,
-            links=self._python.links,
-            env=self._python.env,
-        )
-
-    def _objects(self) -> dict[Path, str]:
-        """Where the folders of objects are for programs inside."""
-        folders = self._tree.objects(self._repository) if self._level == 3 else ()
-        return {folder: _SHOWN_AT.format(number) for number, folder in enumerate(folders)}
+        return code_spec(self._tree, self._repository, self._level)
 
     def screen(self, box: Sandbox) -> Screen | None:
         return None
 
     async def start(self, box: Sandbox) -> str:
         """Give the copy its `.git`, run the tests as they are, and say what is to be done."""
-        places: dict[Path, str] | None = self._objects()
+        places: dict[Path, str] | None = _objects(self._tree, self._repository)
         if self._level == 0:
             places = {folder: str(folder) for folder in self._tree.objects(self._repository)}
         elif self._level == 2:

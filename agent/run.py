@@ -98,11 +98,11 @@ async def run_target(
 
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
-    job_for, task = _resolve(target, settings)
+    job_for, task = resolve(target, settings)
     if target.workspace is not None:
         settings = kept_apart(settings, Path(target.workspace), "the workspace")
     folder = new_run_folder(settings.record_dir)
-    check_start(_environment(target, task), settings, task, in_place=not target.review)
+    check_start(environment_of(target, task), settings, task, in_place=not target.review)
     if target.host:
         HostDesktop.check(target.monitor)
     if (weakness := shortcoming(settings, task)) is not None:
@@ -161,13 +161,13 @@ async def resume_target(
             f"The run {run.started.run} worked on your own desktop, which cannot be brought back; start anew "
             "with pilotfish run --host."
         )
-    job_for, task = _resolve(target, settings)
+    job_for, task = resolve(target, settings)
     groups = run.episodes()
     if groups and log.has_ended(groups[-1]):
         with log.EventLog(run.folder, on_event) as events:
             events.append(log.RunEnded(status="finished"))
         return _result(run.folder)
-    check_start(_environment(target, task), settings, task, in_place=not target.review)
+    check_start(environment_of(target, task), settings, task, in_place=not target.review)
     job = job_for(run.folder, None)
     model = open_model(settings)(task)
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
@@ -216,7 +216,7 @@ def closing_record(events: log.EventLog, stop: Stop) -> Iterator[None]:
         events.append(log.RunEnded(status="finished"))
 
 
-def _resolve(target: Target, settings: Settings) -> tuple[JobFor, Task | None]:
+def resolve(target: Target, settings: Settings) -> tuple[JobFor, Task | None]:
     """How to make the job of a target once its run folder is known, and its task."""
     for name in target.tools:
         if name not in TOOLS:
@@ -242,7 +242,7 @@ def _resolve(target: Target, settings: Settings) -> tuple[JobFor, Task | None]:
     return job, task
 
 
-def _environment(target: Target, task: Task | None) -> Environment:
+def environment_of(target: Target, task: Task | None) -> Environment:
     """What tells the sandbox that a target needs, before there is a folder for its work."""
     if task is not None:
         return environment_for(task)

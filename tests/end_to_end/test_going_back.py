@@ -24,7 +24,7 @@ from pilotfish.agent.changes import diff_lines, restored_lines, ways_back
 from pilotfish.agent.keeping import may_write
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
-from pilotfish.agent.run import Target, _resolve
+from pilotfish.agent.run import Target, resolve
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
@@ -72,7 +72,7 @@ def as_json(*arguments: object) -> dict[str, Any]:
 
 async def play(target: Target, folder: Path, script: Sequence[Message]) -> log.RunLog:
     """A run as `pilotfish run` makes it, played by a script."""
-    job_for, _ = _resolve(target, Settings())
+    job_for, _ = resolve(target, Settings())
     settings = Settings()
     with log.EventLog(folder) as events:
         options = json.loads(
