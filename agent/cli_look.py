@@ -13,6 +13,8 @@ from pilotfish.agent.cli_options import ModelName, RecordDir, settings_of
 from pilotfish.agent.cli_output import FAILED, Json, Run, print_result
 from pilotfish.agent.stopping import exit_status
 
+MAX_MIB = 256
+"""Of frames in a replay page, unless another limit is given."""
 model_app = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
 
 
@@ -71,11 +73,17 @@ def replay(
             help="Instead of a page: execute the calls again and tell where frames or texts differ.",
         ),
     ] = False,
+    beside: Annotated[
+        Path | None, typer.Option("--with", help="A run to show beside it: where they part, what each cost.")
+    ] = None,
+    max_mib: Annotated[
+        float, typer.Option(min=0, help="Of frames; what is beyond is left out, spread evenly.")
+    ] = MAX_MIB,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained page that replays a run, and print its path.
 
-    The page needs no network. The arrow keys walk through steps and frames, space plays.
+    The page needs no network. The arrow keys walk through steps and frames, space plays, ? tells the rest.
 
     With --check, the recorded calls are executed again in a fresh sandbox without a network or a model, on
     the files of before the first call; pictures of what differs lie beside the log. The exit status is then 0
@@ -83,6 +91,7 @@ def replay(
     """
     from pilotfish.agent.events import LogError, read_run
     from pilotfish.agent.replay import write_replay
+    from pilotfish.agent.run_folder import find_run
     from pilotfish.agent.show import say
 
     found = read_run(folder)
@@ -106,7 +115,9 @@ def replay(
             raise LogError(f"Cannot write {atif} ({error.strerror}); choose another file.") from error
         path = atif
     else:
-        path = write_replay(found, out, episodes=None if episode is None else [episode])
+        other = None if beside is None else read_run(find_run(beside))
+        shown = None if episode is None else [episode]
+        path = write_replay(found, out, episodes=shown, other=other, max_mib=max_mib)
     print_result({"run": found.started.run, "path": str(path)}, as_json, [str(path)])
 
 

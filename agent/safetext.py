@@ -31,6 +31,7 @@ _HIDDEN = frozenset(
 )
 # Blanks or lines that push what follows out of sight.
 _PADDING = re.compile(r"[^\S\n]{40,}\S|(?:[^\S\n]*\n){15,}[^\S\n]*\S")
+_ORDINARY = re.compile(r"[ -~\n\t]*")  # told at once, as most of a long output is
 _WORD = re.compile(r"[\w.-]+")
 _LOOKALIKES = (
     "CYRILLIC",
@@ -61,6 +62,8 @@ def visible(text: str, *, one_line: bool = False) -> str:
 
     Line feeds and tabs are kept unless `one_line` is set. Printable text, whatever its script, is unchanged.
     """
+    if _ORDINARY.fullmatch(text) and not (one_line and ("\n" in text or "\t" in text)):
+        return text
     return "".join(
         char if char.isprintable() and ord(char) not in _HIDDEN else _spelt(char, one_line) for char in text
     )

@@ -8,7 +8,15 @@ not know.
 
 from pilotfish.agent.events.errors import LogError
 from pilotfish.agent.events.frames import FRAMES, FrameStore
-from pilotfish.agent.events.reading import EVENTS, RunLog, cannot_go_on, has_ended, option_of, read_run
+from pilotfish.agent.events.reading import (
+    EVENTS,
+    Placing,
+    RunLog,
+    cannot_go_on,
+    has_ended,
+    option_of,
+    read_run,
+)
 from pilotfish.agent.events.records import (
     VERSION,
     Answered,
@@ -68,6 +76,7 @@ __all__ = [
     "LogError",
     "Networked",
     "Paused",
+    "Placing",
     "PlanItem",
     "Planned",
     "Prefilled",

@@ -62,33 +62,48 @@ class RunLog:
         each has its own.
         """
         groups: list[list[Event]] = []
-        newest: dict[int, list[Event]] = {}  # of each lane
-        is_open: set[int] = set()
+        placing = Placing()
         for event in self.events:
-            lane = event.lane
-            if event.parent:  # starts and ends of sub-tasks are none of the episode
-                if lane in is_open:
-                    newest[lane].append(event)
-                continue
-            match event:
-                case EpisodeStarted():
-                    newest[lane] = []
-                    groups.append(newest[lane])
-                    is_open.add(lane)
-                case RunEnded():
-                    is_open.clear()
-                case Resumed():
-                    is_open = {number for number, group in newest.items() if not has_ended(group)}
-                    for number in is_open:
-                        newest[number].append(event)
-                    continue
-                case Networked() | HandedBack() if lane in newest and lane not in is_open:
-                    newest[lane].append(event)  # told a moment after the end
-            if lane in is_open:
-                newest[lane].append(event)
-                if has_ended([event]):
-                    is_open.discard(lane)
+            for number in placing.place(event):
+                if number == len(groups):
+                    groups.append([])
+                groups[number].append(event)
         return groups
+
+
+class Placing:
+    """Tells of one record after the other to which episodes it belongs, counted from 0 as they began."""
+
+    def __init__(self) -> None:
+        self._episodes = 0
+        self._newest: dict[int, int] = {}  # of each lane
+        self._open: set[int] = set()
+        self._over: set[int] = set()  # lanes whose newest episode has an end that a resume would not undo
+
+    def place(self, event: Event) -> list[int]:
+        """The episodes of the next record."""
+        lane = event.lane
+        if event.parent:  # starts and ends of sub-tasks are none of the episode
+            return [self._newest[lane]] if lane in self._open else []
+        match event:
+            case EpisodeStarted():
+                self._newest[lane] = self._episodes
+                self._episodes += 1
+                self._open.add(lane)
+                self._over.discard(lane)
+            case RunEnded():
+                self._open.clear()
+            case Resumed():
+                self._open = set(self._newest) - self._over
+                return [self._newest[lane] for lane in self._newest if lane in self._open]
+            case Networked() | HandedBack() if lane in self._newest and lane not in self._open:
+                return [self._newest[lane]]  # told a moment after the end
+        if lane not in self._open:
+            return []
+        if has_ended([event]):
+            self._open.discard(lane)
+            self._over.add(lane)
+        return [self._newest[lane]]
 
 
 def has_ended(group: Sequence[Event]) -> bool:

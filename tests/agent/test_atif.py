@@ -1,26 +1,17 @@
-"""The replay page in a real browser, with a run whose every text is hostile, and the ATIF export."""
+"""The ATIF export."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.async_api import Page, async_playwright
 
 from pilotfish.agent import events as log
 from pilotfish.agent.atif import to_atif
-from pilotfish.agent.replay import write_replay
 from pilotfish.model.protocol import Usage
-from pilotfish.sandbox.pieces import find_chromium
-
-HOSTILE = (
-    "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u2028{}"
-)
-
 
 USAGE = Usage(
     input_tokens=30,
@@ -83,67 +74,6 @@ def _clip(a: str, b: str, c: str, d: str, word: Any) -> log.ClipData:
     return log.ClipData(frames=(a, b, c, d), times_s=(0.0, 0.1, 0.2, 0.3), settled=True, word=word)
 
 
-@pytest.fixture
-async def page() -> AsyncIterator[Page]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=str(find_chromium().host))
-        yield await browser.new_page()
-        await browser.close()
-
-
-async def test_hostile_text_is_shown_and_does_nothing(tmp_path: Path, page: Page) -> None:
-    errors: list[str] = []
-    requests: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    path = write_replay(record(tmp_path, HOSTILE))
-    await page.goto(path.as_uri())
-    assert await page.title() == "Pilotfish replay"
-    assert await page.text_content("#title") == HOSTILE
-    assert errors == []
-    assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
-
-
-async def test_the_keys_walk_through_steps_and_frames(tmp_path: Path, page: Page) -> None:
-    await page.goto(write_replay(record(tmp_path, "Type it")).as_uri())
-    titles = await page.locator("nav button").all_text_contents()
-    assert titles == ["start", "sampled again", "1. type 500 250 (0.93)", "done: passed, score 1"]
-    await page.keyboard.press("ArrowRight")
-    await page.keyboard.press("ArrowRight")
-    assert await page.locator("nav button[aria-current=true]").text_content() == "1. type 500 250 (0.93)"
-    assert await page.locator("#strip button").count() == 4
-    assert await page.locator("#marks ellipse").count() == 1, "the place of the action is drawn"
-    assert "“Type it”" in (await page.locator("#marks text").first.text_content() or "")
-    first = await page.get_attribute("#frame", "src")
-    await page.keyboard.press("ArrowDown")
-    assert await page.get_attribute("#frame", "src") != first
-    assert await page.locator("#marks ellipse").count() == 0, "it is drawn on the frame it was decided on"
-    account = (
-        "30 tokens in (20 cached), 5 out · waiting 0.25 s · prefill 1.50 s · decode 0.50 s · cache 3.0 MiB"
-    )
-    assert f"3.000 s · {account} · cpu · 2 conversations at once" in await page.inner_text("#notes")
-    assert 'computer 0.93 {"action"' in await page.inner_text("#notes")
-    assert account in (await page.text_content("#facts") or "")
-    widths = await page.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert set(widths) == {34}
-
-
-def test_equal_frames_are_embedded_once(tmp_path: Path) -> None:
-    html = write_replay(record(tmp_path, "x")).read_text()
-    assert html.count("data:image/png;base64,") == 3
-
-
-def test_a_missing_frame_leaves_a_gap(tmp_path: Path) -> None:
-    run = record(tmp_path, "x")
-    next((tmp_path / "frames").iterdir()).unlink()
-    assert write_replay(run).read_text().count("data:image/png;base64,") == 2
-
-
-def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(log.LogError, match="choose another file"):
-        write_replay(record(tmp_path, "x"), tmp_path / "no" / "where.html")
-
-
 def test_atif(tmp_path: Path) -> None:
     document = json.loads(json.dumps(to_atif(record(tmp_path, "Type it"))))
     assert document["schema_version"] == "ATIF-v1.8"
@@ -183,8 +113,6 @@ def test_atif(tmp_path: Path) -> None:
 def test_an_episode_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(log.LogError, match="no episode 3"):
         to_atif(record(tmp_path, "x"), 3)
-    with pytest.raises(log.LogError, match="no episode 3"):
-        write_replay(log.read_run(tmp_path), episodes=[3])
 
 
 def test_what_is_not_known_is_left_out_of_atif(tmp_path: Path) -> None:
