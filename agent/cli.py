@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pilotfish.agent import cli_changes, cli_code, cli_index, cli_look, cli_run, cli_serve
+from pilotfish.agent import cli_changes, cli_code, cli_index, cli_look, cli_run, cli_serve, cli_tui
 from pilotfish.agent.cli_bench import bench_app
 from pilotfish.agent.cli_output import FAILED, USAGE, OutputError
 from pilotfish.agent.stopping import STOPPED, ended_by_signals, exit_status
@@ -58,6 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli_run.add_to(app)
+cli_tui.add_to(app)
 cli_code.add_to(app)
 app.add_typer(bench_app, name="bench")
 cli_look.add_to(app)

@@ -127,7 +127,7 @@ def read_run(folder: Path) -> RunLog:
     warnings: list[str] = []
     for number, line, whole in _lines(data):
         try:
-            events.append(_parse(line))
+            events.append(parse(line))
         except ValueError as error:
             what = str(error) if whole else "it was torn by a crash"
             warnings.append(f"Line {number} of {path} was skipped: {what}.")
@@ -142,7 +142,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:
             yield number, line, number < len(lines)
 
 
-def _parse(line: bytes) -> Event:
+def parse(line: bytes) -> Event:
     """One record. Raises ValueError with the end of a sentence that says why it was skipped."""
     try:
         fields = json.loads(line)

@@ -1,0 +1,52 @@
+"""The commands of the terminal interface: tui and attach."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from pilotfish.agent.cli_options import RecordDir, settings_of
+from pilotfish.agent.cli_output import Run
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of `pilotfish`."""
+    for command in (tui, attach):
+        app.command()(command)
+
+
+def tui(record_dir: RecordDir = None) -> None:
+    """Watch and steer runs in the terminal; start new ones.
+
+    Each run is a process of its own: leaving the interface, or losing the terminal, ends none of them. Press
+    ? for every key.
+    """
+    _need_terminal("tui")
+    from pilotfish.agent.tui.app import play
+
+    play(settings_of(record_dir=record_dir).record_dir)
+
+
+def attach(folder: Run) -> None:
+    """Watch and steer one run in the terminal, from any terminal and as often as you like."""
+    _need_terminal("attach")
+    from pilotfish.agent.tui.app import play
+
+    play(folder.parent, folder)
+
+
+def _need_terminal(command: str) -> None:
+    """Say what to use instead where there is no terminal that an interface can be drawn on."""
+    term = os.environ.get("TERM", "")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        _refuse(f"`pilotfish {command}` needs a terminal")
+    if term in ("", "dumb"):
+        _refuse(f"`pilotfish {command}` needs a terminal that can draw, and TERM is '{term}'")
+
+
+def _refuse(why: str) -> NoReturn:
+    instead = "`pilotfish show RUN` tells a run's steps, `pilotfish steer RUN` steers one"
+    raise typer.BadParameter(f"{why}; {instead}.".removesuffix("."))

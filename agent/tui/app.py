@@ -1,0 +1,121 @@
+"""The application: its look, its links to runs, and the screens they are shown on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import termios
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from pilotfish.agent.control.client import ControlError
+from pilotfish.agent.tui.link import Change, Link
+from pilotfish.agent.tui.terminal import Terminal, find_out
+from pilotfish.agent.tui.text import Gate
+
+_RESTORED = (
+    "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # the mouse
+    "\x1b[?1004l\x1b[?2004l\x1b[?2048l\x1b[<u"  # focus, pasting, sizes, Kitty's keys
+    "\x1b7\x1b[?1049l\x1b8\x1b[?25h\x1b[0m"  # the screen, with the cursor where it was
+)
+"""Undoes what an interface that was killed has left behind; of a terminal in order it changes nothing."""
+
+
+@runtime_checkable
+class Hears(Protocol):
+    """A screen that is told of what runs say."""
+
+    def heard(self, link: Link, change: Change) -> None:
+        """Something has changed."""
+        ...
+
+
+class Interface(App[None]):
+    """`pilotfish tui` and `pilotfish attach`. run: opened at once, and all there is."""
+
+    CSS_PATH = "styles.tcss"
+    TITLE = "Pilotfish"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "help", "Help", key_display="?"),
+        Binding("f2", "light_or_dark", "Light or dark", show=False),
+    ]
+
+    def __init__(
+        self, record_dir: Path, *, run: Path | None = None, terminal: Terminal | None = None
+    ) -> None:
+        super().__init__()
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-tall")]
+        self.record_dir, self.run_folder = record_dir, run
+        self.terminal = terminal or Terminal("words")
+        self.links: dict[Path, Link] = {}
+        self._filters.append(Gate())
+
+    def on_mount(self) -> None:
+        """Show home, or the one run."""
+        from pilotfish.agent.tui.home import Home
+        from pilotfish.agent.tui.run_screen import RunScreen
+
+        self.push_screen(Home() if self.run_folder is None else RunScreen(self.run_folder))
+
+    async def link(self, folder: Path) -> Link | None:
+        """The connection to a run, made if there is none; None when no process plays it."""
+        link = self.links.get(folder)
+        if link is None:
+            link = self.links[folder] = Link(folder, self._heard)
+        if not link.connected:
+            try:
+                await link.open()
+            except ControlError:
+                return None
+        return link
+
+    def action_help(self) -> None:
+        """Every key."""
+        from pilotfish.agent.tui.dialogs import Help
+
+        if not isinstance(self.screen, Help):
+            self.push_screen(Help(self.screen))
+
+    def action_light_or_dark(self) -> None:
+        """Change to the other of the two."""
+        self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
+
+    async def on_unmount(self) -> None:
+        """Leave the runs to themselves."""
+        for link in self.links.values():
+            await link.close()
+
+    def _heard(self, link: Link, change: Change) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, Hears):
+                screen.heard(link, change)
+
+
+def play(record_dir: Path, run: Path | None = None) -> None:
+    """Show the interface until its user leaves it."""
+    _restore_terminal()
+    app = Interface(record_dir, run=run, terminal=find_out())
+    with contextlib.suppress(asyncio.CancelledError):
+        app.run()
+    if app.return_code:
+        raise SystemExit(app.return_code)
+
+
+def _restore_terminal() -> None:
+    """Put the terminal in order: an earlier interface may have been killed in it."""
+    out = sys.__stdout__
+    if out is None or not out.isatty():
+        return
+    os.write(out.fileno(), _RESTORED.encode())
+    with contextlib.suppress(termios.error):
+        modes = termios.tcgetattr(out.fileno())
+        modes[0] |= termios.ICRNL | termios.BRKINT
+        modes[1] |= termios.OPOST | termios.ONLCR
+        modes[3] |= termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN
+        termios.tcsetattr(out.fileno(), termios.TCSANOW, modes)

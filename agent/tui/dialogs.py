@@ -1,0 +1,104 @@
+"""Small dialogs: a question with two answers, a sentence to read, and the help."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Footer
+
+from pilotfish.agent.tui.text import Plain, PlainButton
+from pilotfish.agent.tui.text_view import TextView
+from pilotfish.agent.tui.words import Part
+
+_BASICS = """\
+arrows     move (j, k too); Page Up, Page Down, Home, End
+Enter      open, press
+Tab        to the next pane or field; Shift+Tab back
+Escape     back
+Ctrl+P     every command, to be searched by name
+F2         light or dark
+Ctrl+Q     leave; runs go on by themselves
+the mouse  a click chooses, two open, the wheel scrolls; the keys in the bottom line can be clicked"""
+_MARKS = """\
++ went well     ! failed       ? waits for you     . no result yet     ~ asked again
+> a task        # an end       @ you               struck through: undone by a step back"""
+
+
+class Confirm(ModalScreen[bool]):
+    """Asks before something that cannot be taken back."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes"),
+        Binding("n,escape", "answer(False)", "No"),
+        Binding("left,right", "app.focus_next", "The other", show=False),
+    ]
+
+    def __init__(self, question: str, yes: str, no: str = "No") -> None:
+        super().__init__()
+        self._question, self._yes, self._no = question, yes, no
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog"):
+            yield Plain(self._question, classes="question")
+            with Horizontal(classes="buttons"):
+                yield PlainButton(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
+                yield PlainButton(f"{self._no} (n)", id="no", compact=True)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """The answer that changes nothing is the one that Enter gives."""
+        self.query_one("#no").focus()
+
+    def on_button_pressed(self, event: PlainButton.Pressed) -> None:
+        """Answer."""
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, yes: bool) -> None:
+        """Answer."""
+        self.dismiss(yes)
+
+
+class Reader(ModalScreen[None]):
+    """A text to read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "Close")]
+
+    def __init__(self, parts: list[Part]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def compose(self) -> ComposeResult:
+        yield TextView(id="reader")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Show it."""
+        view = self.query_one(TextView)
+        view.show(self._parts)
+        view.focus()
+
+
+class Help(Reader):
+    """Every key of the screen below, and what the signs mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark", "dismiss", "Close", show=False)]
+
+    def __init__(self, below: Screen[Any]) -> None:
+        keys: dict[str, str] = {}
+        for binding in Binding.make_bindings(type(below).BINDINGS):
+            what = binding.tooltip or binding.description
+            shown = below.app.get_key_display(binding)
+            keys[what] = f"{keys[what]}, {shown}" if what in keys else shown
+        explanation = getattr(below, "EXPLANATION", "")
+        super().__init__(
+            [
+                Part("What this is", explanation),
+                Part("Keys here", "\n".join(f"{key:<10} {what}" for what, key in keys.items())),
+                Part("Keys everywhere", _BASICS),
+                Part("Signs before a step", _MARKS),
+            ]
+        )

@@ -1,0 +1,42 @@
+"""Writing the page that replays a run, from the interface."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from textual.screen import Screen
+
+from pilotfish.agent.events import LogError, read_run
+from pilotfish.agent.tui.dialogs import Reader
+from pilotfish.agent.tui.text import notify, sentence
+from pilotfish.agent.tui.words import Part
+
+
+async def write_page(screen: Screen[Any], folder: Path) -> None:
+    """Write the page of a run, say where it is, and open it where there is a browser to do that."""
+    from pilotfish.agent.replay import write_replay
+
+    notify(screen, "Writing the page…", timeout=2)
+    try:
+        path = await asyncio.to_thread(lambda: write_replay(read_run(folder)))
+    except LogError as error:
+        notify(screen, sentence(error), severity="error")
+        return
+    said = "Your browser is asked to open it" if _opened(path) else "Open it in a browser"
+    where = Part("The page that replays this run", str(path.absolute()))
+    screen.app.push_screen(Reader([where, Part("", f"{said}; it needs no network.")]))
+
+
+def _opened(path: Path) -> bool:
+    """Ask the desktop to open a file, where there is one."""
+    opener = shutil.which("xdg-open")
+    if opener is None or not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    none = subprocess.DEVNULL
+    subprocess.Popen([opener, str(path)], stdin=none, stdout=none, stderr=none, start_new_session=True)
+    return True

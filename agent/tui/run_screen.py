@@ -1,0 +1,308 @@
+"""One run: its steps, the details of the chosen one, its plan and what it changed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.widgets import ContentSwitcher, Footer, Input
+
+from pilotfish.agent.events import LogError
+from pilotfish.agent.events.tail import LogTail, News
+from pilotfish.agent.tui.link import Change, Link, may_be_played
+from pilotfish.agent.tui.model import Row, RunModel
+from pilotfish.agent.tui.page import write_page
+from pilotfish.agent.tui.run_list import WAITS, phase_word
+from pilotfish.agent.tui.searching import Searching
+from pilotfish.agent.tui.steering import STEERING, Steering
+from pilotfish.agent.tui.step_list import StepList
+from pilotfish.agent.tui.tab_bar import TabBar
+from pilotfish.agent.tui.text import Plain, notify, sentence
+from pilotfish.agent.tui.text_view import TextView
+from pilotfish.agent.tui.words import Part, arguments_text, cost_line, duration, outcome_word, parts
+
+if TYPE_CHECKING:
+    pass
+
+_LOOK_S, _REST_S = 0.5, 2.0
+"""Seconds between two looks at a log, while its run is being played and when it is not."""
+_WRITING_S = 0.15
+"""Seconds between two pictures of an answer that is being written."""
+_TABS = ("Step", "Plan", "Changes")
+_PANES = ("details", "plan", "changes")
+
+
+class RunScreen(Steering, Searching):
+    """A run, live or from its log."""
+
+    EXPLANATION = (
+        "One run. The list has its steps; the pane beside or below it shows all of the chosen one. While the "
+        "run is being played you can send it a message, pause it, take one step at a time, step back, take "
+        "mouse and keyboard over, or stop it. A call that needs your word opens a dialog by itself."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "details", "Details", show=False),
+        Binding("1", "tab(0)", "Step", show=False, tooltip="Everything about the chosen step"),
+        Binding("2", "tab(1)", "Plan", show=False, tooltip="The agent's plan"),
+        Binding("3", "tab(2)", "Changes", show=False, tooltip="What the run changed in its workspace"),
+        *STEERING,
+        Binding("slash", "search", "Search", key_display="/", tooltip="Search all that the log has"),
+        Binding("n", "found(1)", "Next match", show=False),
+        Binding("N", "found(-1)", "Match before", show=False),
+        Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
+        Binding("q", "leave", "Back", tooltip="Leave this run; it goes on by itself"),
+        Binding("escape", "back", "Back", show=False),
+    ]
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._tail = LogTail(folder)
+        self._news = asyncio.Event()
+        self._complete = False
+        self._writing = False
+        self._shown: tuple[Row | None, int] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Plain(id="top")
+        with Container(id="panes"):
+            yield StepList(id="steps")
+            with Vertical(id="right"):
+                yield TabBar(_TABS, id="tabs")
+                with ContentSwitcher(initial="details", id="switcher"):
+                    for name in _PANES:
+                        yield TextView(id=name)
+        yield Plain(id="cost")
+        yield Input(id="entry", compact=True)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to follow the run."""
+        self.query_one("#entry").display = False
+        self.steps.focus()
+        self.run_worker(self._follow())
+
+    # What comes from the run.
+
+    def heard(self, link: Link, change: Change) -> None:
+        """The run says something."""
+        if link.folder != self.folder:
+            return
+        match change:
+            case "delta":
+                if not self._writing:
+                    self._writing = True
+                    self.set_timer(_WRITING_S, self._show_writing)
+                return
+            case "question":
+                self.answer_questions()
+        self._news.set()
+        if change in ("state", "gone", "question"):
+            self._show_state()
+            self.refresh_bindings()
+
+    async def _follow(self) -> None:
+        """Read the log as it grows."""
+        while True:
+            self._news.clear()
+            if not self.live and self.model.ended is None and may_be_played(self.folder):
+                self.link = await self.interface.link(self.folder)
+                if self.live:
+                    self._show_state()
+                    self.answer_questions()
+                    self.refresh_bindings()
+            try:
+                news = await asyncio.to_thread(self._tail.read)
+            except LogError as error:
+                notify(self, sentence(error), severity="error")
+                return
+            self._take(news)
+            if not news.more:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), _LOOK_S if self.live else _REST_S)
+
+    def _take(self, news: News) -> None:
+        if news.again:
+            self.model = RunModel()
+        self.model.take(news.events)
+        if news.warnings:
+            self.model.warnings += news.warnings
+            notify(self, news.warnings[-1], severity="warning")
+        was_complete, self._complete = self._complete, not news.more
+        if news.events or news.again or self._complete != was_complete:
+            self._show_state()
+            self.refresh_bindings()
+            self.show_plan()
+            self.changes_may_be_old()
+
+    # What is shown.
+
+    def _show_state(self) -> None:
+        model, state = self.model, self.link.state if self.link else None
+        words = [self.folder.name]
+        if self.live:
+            words.insert(0, WAITS if self.link and self.link.questions else phase_word(state))
+        else:
+            words.insert(0, outcome_word(model, False) if self._complete else "reading the log")
+        if state is not None:
+            words += ["paused"] if state.paused and state.phase != "paused" else []
+            if state.controller is not None:
+                words.append("you control it" if self.link and self.link.controls else "another controls it")
+            words += [f"{state.clients} watch"] if state.clients > 1 else []
+            words += [f"{state.messages} unread"] if state.messages else []
+            words += [state.note] if state.note else []
+        words.append(model.task)
+        self.query_one("#top", Plain).update(" " + "   ".join(filter(None, words)))
+        cost = f" {cost_line(model.cost)}"
+        if model.lanes and len(model.lanes) > 1:
+            cost += f", {len(model.lanes)} at once"
+        self.query_one("#cost", Plain).update(f"{cost}, {duration(model.seconds)} in all")
+        self.steps.show(model.rows, self._doing())
+        self._show_details()
+
+    def _doing(self) -> str:
+        """What happens now, for the last row."""
+        state = self.link.state if self.link and self.live else None
+        if state is None or self.link is None:
+            return ""
+        if self.link.questions:
+            return WAITS.lower()
+        match state.phase:
+            case "reading" if state.tokens:
+                return f"reading {state.computed:,} of {state.tokens:,} tokens"
+            case "acting":
+                last = self.model.rows[-1] if self.model.rows else None
+                calls = last.answer.calls if last is not None and last.answer is not None else []
+                return f"acting: {calls[0].name}" if calls else "acting"
+            case phase:
+                return phase.replace("_", " ")
+
+    def _show_writing(self) -> None:
+        self._writing = False
+        if self.steps.chosen is None:
+            self._show_details()
+
+    def _show_details(self) -> None:
+        row = self.steps.chosen
+        view = self.query_one("#details", TextView)
+        if row is None:
+            self._shown = None
+            view.show(self._now_parts(), keep_place=True)
+        elif self._shown != (row, row.version):
+            is_same = self._shown is not None and self._shown[0] is row
+            self._shown = (row, row.version)
+            view.show(list(parts(row)), keep_place=is_same)
+
+    def _now_parts(self) -> list[Part]:
+        """What is not in the log yet."""
+        link = self.link
+        if link is None or not self.live:
+            return [Part("", "Nothing has been recorded yet." if self._complete else "")]
+        found = [Part(f"Now: {self._doing()}", "", "head")]
+        if (question := link.question) is not None:
+            found += [Part("Press a to answer", question.why, "person")]
+            found += [Part(f"Call {question.call.name}", arguments_text(question.call.arguments), "call")]
+        found += [Part("Thinking", link.thinking, "thinking")] if link.thinking else []
+        found += [Part("Says", link.text)] if link.text else []
+        return found
+
+    def show_plan(self) -> None:
+        """The agent's plan."""
+        signs = {"open": "[ ]", "doing": "[>]", "done": "[x]", "dropped": "[-]"}
+        lines = [f"{signs[item.status]} {item.title}" for item in self.model.plan]
+        text = "\n".join(lines) or "The agent has made no plan."
+        self.query_one("#plan", TextView).show([Part("", text)], keep_place=True)
+
+    def changes_may_be_old(self) -> None:
+        """Look again at what was changed, if that is being looked at."""
+        if self.query_one(TabBar).active == _PANES.index("changes"):
+            self.show_changes()
+
+    def show_changes(self) -> None:
+        """What the run changed in its workspace; found out in a thread."""
+        self.run_worker(self._changes(), group="changes", exclusive=True)
+
+    async def _changes(self) -> None:
+        view = self.query_one("#changes", TextView)
+        if view.document.rows == 0:
+            view.show([Part("", "Comparing the workspace with what it was before the run…", "faint")])
+        text = await asyncio.to_thread(changes_text, self.folder)
+        view.show([Part("", text)], keep_place=True)
+
+    # What the keys do.
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Send what was written, or search for it."""
+        self.close_entry()
+        if self.entering == "search":
+            self.search(event.value)
+        else:
+            self.send(event.value)
+
+    def on_row_list_chosen(self) -> None:
+        """Show the chosen step."""
+        self._show_details()
+
+    def on_row_list_opened(self) -> None:
+        """Go to its details."""
+        self.action_details()
+
+    def on_tab_bar_picked(self, event: TabBar.Picked) -> None:
+        """Show another tab."""
+        self.action_tab(event.index)
+
+    def action_tab(self, index: int) -> None:
+        """Show another tab."""
+        self.query_one(TabBar).active = index
+        self.query_one(ContentSwitcher).current = _PANES[index]
+        self.add_class("-details")
+        if not isinstance(self.focused, Input):
+            self.query_one(f"#{_PANES[index]}").focus()
+        if _PANES[index] == "changes":
+            self.show_changes()
+
+    def action_details(self) -> None:
+        """Go to the details of the chosen step."""
+        self.action_tab(0)
+
+    def action_back(self) -> None:
+        """Leave what is innermost: the entry, the details, the run."""
+        steps = self.steps
+        if self.query_one("#entry").display:
+            self.close_entry()
+        elif self.focused is not steps or self.has_class("-details"):
+            self.remove_class("-details")
+            steps.focus()
+        else:
+            self.action_leave()
+
+    def action_page(self) -> None:
+        """Write the page that replays the run."""
+        self.run_worker(write_page(self, self.folder))
+
+    def action_leave(self) -> None:
+        """Leave the run; it goes on."""
+        if self.interface.run_folder is None:
+            self.dismiss()
+        else:
+            self.app.exit()
+
+
+def changes_text(folder: Path) -> str:
+    """What a run changed in its workspace, or why that is not known."""
+    from pilotfish.agent.changes import Changes, diff_lines
+    from pilotfish.agent.events import read_run
+    from pilotfish.sandbox import SandboxError
+
+    try:
+        return "\n".join(diff_lines(Changes(read_run(folder)).diff(None, None), text=True))
+    except (SandboxError, LogError) as error:
+        said = str(error)
+        return said[:1].upper() + said[1:]
+    except (OSError, json.JSONDecodeError) as error:
+        return f"The workspace cannot be compared: {error}."

@@ -1,0 +1,148 @@
+"""What a person does to a run from its screen: messages, pausing, stepping back, stopping, control."""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+from pilotfish.agent.control.client import ControlError
+from pilotfish.agent.control.wire import Control, Pause, Request, StepBack, Stop, Tell
+from pilotfish.agent.tui.dialogs import Confirm
+from pilotfish.agent.tui.link import Controlled
+from pilotfish.agent.tui.run_base import RunBase
+from pilotfish.agent.tui.text import notify, sentence
+
+STEERING: list[BindingType] = [
+    Binding("a", "answer", "Answer", tooltip="Open the question that waits for you"),
+    Binding(
+        "m", "message", "Message", tooltip="Write a message to the agent; it reads it before its next answer"
+    ),
+    Binding("p", "pause", "Pause", tooltip="Hold before the next step"),
+    Binding("p", "go_on", "Go on", tooltip="Let a paused run go on"),
+    Binding("s", "single", "One step", tooltip="Take one step and hold again"),
+    Binding(
+        "b", "step_back", "Step back", tooltip="Go back to before the chosen step: screen, files, memory"
+    ),
+    Binding(
+        "c", "control", "Take control", show=False, tooltip="Take the control of the run, or give it back"
+    ),
+    Binding("x", "stop", "Stop", tooltip="Stop the run in order; it can be resumed"),
+]
+
+
+class Steering(RunBase):
+    """The part of a run's screen that steers it."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What makes sense now."""
+        link = self.link
+        state = link.state if link is not None and self.live else None
+        match action:
+            case "answer":
+                return bool(link and link.questions)
+            case "message" | "stop" | "control":
+                return state is not None
+            case "pause":
+                return state is not None and not state.paused
+            case "go_on" | "single":
+                return state is not None and state.paused
+            case "step_back":
+                return state is not None and state.can_step_back
+            case _:
+                return True
+
+    def answer_questions(self) -> None:
+        """Open the question that waits; close one that waits no more."""
+
+    def action_answer(self) -> None:
+        """Open the question that waits."""
+        self.answer_questions()
+
+    def action_message(self) -> None:
+        """Write a message to the agent."""
+        self.open_entry("message", "A message to the agent; Enter sends it")
+
+    def send(self, text: str) -> None:
+        """Send a message to the agent."""
+        if text.strip():
+            self._do(Tell(text=text), "Sent; the agent reads it before its next answer.")
+
+    # What is asked of the run.
+
+    def action_pause(self) -> None:
+        """Hold before the next step."""
+        self._do(Pause(on=True), "It will hold before its next step.")
+
+    def action_go_on(self) -> None:
+        """Go on."""
+        self._do(Pause(on=False), "")
+
+    def action_single(self) -> None:
+        """One step, then hold again."""
+        self._do(Pause(on=True, single=True), "")
+
+    def action_stop(self) -> None:
+        """Stop the run, once that was confirmed."""
+        self._confirmed("Stop this run? It can be resumed later.", "Stop it", Stop())
+
+    def action_step_back(self) -> None:
+        """Go back to before the chosen step, once that was confirmed."""
+        row = self.steps.chosen
+        if row is None:
+            row = next(
+                (one for one in reversed(self.model.rows) if one.kind == "step" and not one.undone), None
+            )
+        if row is None or row.kind != "step" or row.undone or row.depth:
+            notify(
+                self, "Choose a step of the list first; the run goes back to before it.", severity="warning"
+            )
+            return
+        question = (
+            f"Go back to before step {row.step}? The screen, the files and what the agent remembers become "
+            "what they were then; the run is paused."
+        )
+        self._confirmed(question, "Go back", StepBack(step=row.step))
+
+    def action_control(self) -> None:
+        """Take the control of the run, or give it back."""
+        if self.link is not None and self.link.controls:
+            self._do(Control(take=False), "You do not control the run any more.")
+        else:
+            self._do(Control(take=True), "You control the run.", take=True)
+
+    def _confirmed(self, question: str, yes: str, request: Request) -> None:
+        async def ask() -> None:
+            if await self.app.push_screen_wait(Confirm(question, yes)):
+                await self._ask(request, "")
+
+        self.run_worker(ask())
+
+    def _do(self, request: Request, done: str, *, take: bool = False) -> None:
+        self.run_worker(self._ask(request, done, take=take))
+
+    async def _ask(self, request: Request, done: str, *, take: bool = False) -> bool:
+        """Have something done and say so; whoever else controls the run is only set aside when asked for."""
+        link = self.link
+        if link is None:
+            return False
+        try:
+            state = link.state
+            if take and state is not None and state.controller is not None:
+                raise Controlled
+            answer = await link.ask(request)
+        except Controlled:
+            question = "Another window or program controls this run. Take the control from it?"
+            if not await self.app.push_screen_wait(Confirm(question, "Take it")):
+                return False
+            try:
+                answer = await link.ask(Control(take=True, force=True))
+                if not isinstance(request, Control):
+                    answer = await link.ask(request)
+            except ControlError as error:
+                notify(self, sentence(error), severity="error")
+                return False
+        except ControlError as error:
+            notify(self, sentence(error), severity="error")
+            return False
+        if said := answer.note or done:
+            notify(self, said)
+        return True

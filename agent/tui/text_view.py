@@ -1,0 +1,161 @@
+"""A window on a long text: 35,000 lines are as quick as ten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from pilotfish.agent.tui.document import LARGE, Document
+from pilotfish.agent.tui.words import Part
+
+
+class TextView(ScrollView, can_focus=True):
+    """Shows parts of text. What others wrote is drawn as it is; nothing in it is obeyed."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "text--plain",
+        "text--head",
+        "text--thinking",
+        "text--call",
+        "text--result",
+        "text--fault",
+        "text--person",
+        "text--faint",
+        "text--found",
+    }
+    DEFAULT_CSS = """
+    TextView { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    TextView > .text--head { text-style: bold; color: $accent; }
+    TextView > .text--thinking { color: $text-muted; text-style: italic; }
+    TextView > .text--call { color: $text-primary; }
+    TextView > .text--fault { color: $text-error; }
+    TextView > .text--person { color: $text-warning; }
+    TextView > .text--faint { color: $text-muted; }
+    TextView > .text--found { text-style: reverse; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_up", "Line up", show=False),
+        Binding("down,j", "scroll_down", "Line down", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown,space", "page_down", "Page down", show=False),
+        Binding("home,g", "scroll_home", "To the beginning", show=False),
+        Binding("end,G", "scroll_end", "To the end", show=False),
+    ]
+    found: reactive[str] = reactive("")
+    """Words that are marked wherever they stand."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._document = Document()
+        self._shown = 0  # how often another text was asked for
+
+    @property
+    def document(self) -> Document:
+        """What is shown."""
+        return self._document
+
+    def show(self, parts: Sequence[Part], *, keep_place: bool = False) -> None:
+        """Show a text in place of the one before. keep_place: it is the same one, and has grown."""
+        self._shown += 1
+        size = sum(len(part.text) for part in parts)
+        if size < LARGE:
+            self._put(Document.of(parts), keep_place)
+        else:
+            self.run_worker(self._prepare(self._shown, lambda: Document.of(parts), keep_place))
+
+    def next_found(self, forward: bool = True) -> bool:
+        """Scroll to the next line that has the words of `found`; whether there is one."""
+        rows = self._document.find(self.found) if self.found else []
+        here = self.scroll_offset.y
+        later = [row for row in rows if (row > here if forward else row < here)]
+        if not later:
+            return False
+        self.scroll_to(y=later[0 if forward else -1], animate=False, force=True, immediate=True)
+        return True
+
+    def first_found(self) -> None:
+        """Bring the first line that has the words of `found` into view."""
+        rows = self._document.find(self.found) if self.found else []
+        if rows and not self.scroll_offset.y <= rows[0] < self.scroll_offset.y + self.size.height:
+            self.scroll_to(y=max(0, rows[0] - 2), animate=False, force=True, immediate=True)
+
+    def render_line(self, y: int) -> Strip:
+        """One row of the window."""
+        y += self.scroll_offset.y
+        width = self.size.width
+        base = self.rich_style
+        if y >= self._document.rows or self._document.width != self._room:
+            return Strip.blank(width, base)
+        line, piece = self._document.row(y)
+        style = base + self.get_component_rich_style(f"text--{line.tone}", partial=True)
+        indent = line.indent if self._room > 20 else 0
+        segments = [Segment(" " * indent, base), *self._marked(piece, style)]
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def on_resize(self) -> None:
+        """Wrap the text to the new width."""
+        if self._document.width != self._room:
+            document = self._document
+            if sum(len(line.text) for line in document.lines) < LARGE:
+                self._put(document, keep_place=True)
+            else:
+                copy = Document(document.lines)
+                self.run_worker(self._prepare(self._shown, lambda: copy, keep_place=True))
+
+    def watch_found(self) -> None:
+        """Draw the marks anew."""
+        self.refresh()
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.scrollable_content_region.width)
+
+    def _marked(self, piece: str, style: Style) -> list[Segment]:
+        if not self.found or (words := self.found.casefold()) not in (folded := piece.casefold()):
+            return [Segment(piece, style)]
+        marked = style + self.get_component_rich_style("text--found", partial=True)
+        if len(folded) != len(piece):  # folding has moved the places
+            return [Segment(piece, marked)]
+        segments: list[Segment] = []
+        done = 0
+        while (place := folded.find(words, done)) >= 0:
+            end = place + len(words)
+            segments += [Segment(piece[done:place], style), Segment(piece[place:end], marked)]
+            done = end
+        return [*segments, Segment(piece[done:], style)]
+
+    async def _prepare(self, shown: int, make: Callable[[], Document], keep_place: bool) -> None:
+        """Cut and wrap a large text in a thread."""
+        room = self._room
+
+        def work() -> Document:
+            document = make()
+            document.wrap(room)
+            return document
+
+        document = await asyncio.to_thread(work)
+        if shown == self._shown:
+            self._put(document, keep_place)
+
+    def _put(self, document: Document, keep_place: bool) -> None:
+        at_end = keep_place and self.is_vertical_scroll_end and self._document.rows > self.size.height
+        if document.width != self._room:
+            document.wrap(self._room)
+        self._document = document
+        self.virtual_size = Size(self._room, document.rows)
+        if not keep_place:
+            self.scroll_home(animate=False, force=True, immediate=True)
+        elif at_end:
+            self.scroll_end(animate=False, force=True, immediate=True)
+        self.refresh()
+        if self.found and not keep_place:
+            self.first_found()

@@ -1,0 +1,107 @@
+"""The interface driven by keys, on real run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from pilotfish.agent.tui.app import Interface
+from pilotfish.agent.tui.run_screen import RunScreen
+from pilotfish.agent.tui.text_view import TextView
+
+from . import made_runs
+
+
+def shown(app: Interface) -> str:
+    """What stands on the terminal."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    for _ in range(200):
+        if holds():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError(shown(pilot.app))  # type: ignore[arg-type]
+
+
+async def test_runs_show_up_by_themselves_and_open(tmp_path: Path) -> None:
+    app = Interface(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "No runs yet" in shown(app))
+        made_runs.finished(tmp_path / "20260101-000000-aaaaaa", instruction=made_runs.NASTY)
+        await until(pilot, lambda: "\\x1b[31mred" in shown(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "shell pytest tests/test_3.py" in shown(app))
+        await pilot.press("home", "down")
+        await until(pilot, lambda: "[@click=app.quit]x[/]" in shown(app))
+        await pilot.press("q")
+        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_a_growing_log_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made_runs.write(folder, made_runs.start(folder), made_runs.step(1, "one", "first result"))
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, lambda: "first result" in shown(app))
+        made_runs.write(folder, made_runs.step(2, "two", "second result"))
+        await until(pilot, lambda: "second result" in shown(app))
+        await pilot.press("up")
+        await until(pilot, lambda: "first result" in shown(app))
+        made_runs.write(folder, made_runs.step(3, "three", "third result"))
+        await until(pilot, lambda: "shell three" in shown(app))
+        assert "first result" in shown(app)
+
+
+async def test_search_walks_through_rows_and_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    steps = [made_runs.step(number, f"c{number}", "x\n" * 200 + f"needle {number}") for number in range(1, 9)]
+    made_runs.write(folder, made_runs.start(folder), *steps, made_runs.step(9, "last", ""))
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, lambda: "shell last" in shown(app))
+        await pilot.press("slash", *"NEEDLE", "enter")
+        await until(pilot, lambda: "needle 1" in shown(app))
+        await pilot.press("n")
+        await until(pilot, lambda: "needle 2" in shown(app))
+        await pilot.press("N", "N")
+        await until(pilot, lambda: "needle 8" in shown(app))
+        await pilot.press("slash", *"nothing such", "enter")
+        await until(pilot, lambda: "Nothing in this run has" in shown(app))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (20, 5), (120, 40), (3, 1), (1, 1)])
+async def test_every_size_works(tmp_path: Path, size: tuple[int, int]) -> None:
+    folder = made_runs.finished(tmp_path / "run")
+    app = Interface(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.steps.count > 5)
+        await pilot.press("home", "down", "down", "enter", "2", "3", "1", "escape", "question_mark", "escape")
+        for width in range(1, 130, 17):
+            await pilot.resize_terminal(width, max(1, width // 3))
+        assert isinstance(app.screen, RunScreen)
+        assert folder == app.screen.folder
+
+
+async def test_a_long_result_and_many_steps_are_windowed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    lines = "\n".join(f"line {number} of many" for number in range(35_000))
+    steps = [made_runs.step(number, f"c{number}", "") for number in range(1, 301)]
+    made_runs.write(folder, made_runs.start(folder), *steps, made_runs.step(301, "big", lines))
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "shell big" in shown(app))
+        view = app.screen.query_one("#details", TextView)
+        await until(pilot, lambda: view.document.rows > 35_000)
+        await pilot.press("enter", "end")
+        await until(pilot, lambda: "line 34999 of many" in shown(app))
