@@ -136,7 +136,7 @@ async def run_bench(
         left = enumerate(slots(plan, settings), start=1)  # each lane takes the next one
 
         async def play_on(lane: log.EventLog) -> None:
-            async with Player(settings, lane, policy_of(settings, None), stop) as player:
+            async with Player(settings, lane, policy_of(settings), stop) as player:
                 for place, slot in left:
                     if slot.key in done:
                         continue

@@ -11,15 +11,17 @@ import typer
 from pilotfish.agent.cli_options import (
     AllowHost,
     Attention,
+    FolderTo,
     MaxSeconds,
     MaxSteps,
     ModelName,
     RecordDir,
     SandboxLevel,
+    Supervised,
     Temperature,
     Thinking,
     Yes,
-    asker,
+    people,
     settings_of,
     warn,
     watched,
@@ -69,6 +71,8 @@ def code(
     sandbox_level: SandboxLevel = None,
     allow_host: AllowHost = None,
     yes: Yes = False,
+    supervised: Supervised = False,
+    folder_to: FolderTo = None,
     as_json: Json = False,
 ) -> None:
     """Have a change made to a whole repository, tested, and handed back as a patch.
@@ -107,7 +111,8 @@ def code(
         patch=None if patch is None else str(patch.absolute()),
         context_tokens=context_tokens,
     )
-    result = asyncio.run(run_code(target, settings, ask=asker(as_json), warn=warn, **watched(as_json)))
+    who = people(as_json, supervised, folder_to)
+    result = asyncio.run(run_code(target, settings, people=who, warn=warn, **watched(as_json)))
     finish_code(result, as_json)
 
 

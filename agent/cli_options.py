@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from pilotfish.agent.control.attending import People
     from pilotfish.agent.settings import Settings
 
 ModelName = Annotated[
@@ -56,6 +59,14 @@ TestEnvironment = Annotated[
         help="For SWE-bench: a virtual environment to work and test with. Default: python3 with pytest."
     ),
 ]
+Supervised = Annotated[
+    bool,
+    typer.Option("--supervised", help="Wait for somebody to connect who answers questions (pilotfish tui)."),
+]
+FolderTo = Annotated[
+    int | None,
+    typer.Option("--folder-to", hidden=True, help="A descriptor to write the run's folder to, once it is."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
 
 
@@ -101,8 +112,16 @@ def watched(as_json: bool) -> dict[str, Any]:
     return {"on_event": narrator, "on_progress": narrator.on_progress}
 
 
-def asker(as_json: bool) -> Any:
-    """Asks on the terminal where there is one; None where nobody can answer."""
-    from pilotfish.agent.show import ask_on_terminal
+def people(as_json: bool, supervised: bool = False, folder_to: int | None = None) -> People:
+    """Who is beside a run: somebody at the terminal, where there is one, and whoever is expected."""
+    from pilotfish.agent.asking import ask_on_terminal
+    from pilotfish.agent.control.attending import People
 
-    return ask_on_terminal if sys.stdin.isatty() and sys.stderr.isatty() and not as_json else None
+    def tell(folder: Path) -> None:
+        if folder_to is not None:
+            with contextlib.suppress(OSError):
+                os.write(folder_to, os.fsencode(folder.absolute()) + b"\n")
+                os.close(folder_to)
+
+    at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not as_json
+    return People(ask_on_terminal if at_terminal else None, supervised, tell)

@@ -13,6 +13,7 @@ from pilotfish.agent.cli_bench import measure
 from pilotfish.agent.cli_options import (
     AllowHost,
     Attention,
+    FolderTo,
     Logprobs,
     MaxSeconds,
     MaxSteps,
@@ -20,13 +21,14 @@ from pilotfish.agent.cli_options import (
     RecordDir,
     Repositories,
     SandboxLevel,
+    Supervised,
     Temperature,
     TestCommand,
     TestEnvironment,
     Thinking,
     Yes,
-    asker,
     names_in,
+    people,
     settings_of,
     swe_bench,
     warn,
@@ -114,6 +116,8 @@ def run(
     sandbox_level: SandboxLevel = None,
     allow_host: AllowHost = None,
     yes: Yes = False,
+    supervised: Supervised = False,
+    folder_to: FolderTo = None,
     as_json: Json = False,
 ) -> None:
     """Do one task in a fresh sandbox, and record every step.
@@ -177,7 +181,8 @@ def run(
         host=host,
         monitor=monitor,
     )
-    result = asyncio.run(run_target(target, settings, ask=asker(as_json), **watched(as_json), warn=warn))
+    who = people(as_json, supervised, folder_to)
+    result = asyncio.run(run_target(target, settings, people=who, **watched(as_json), warn=warn))
     _finish_run(result, as_json)
 
 
@@ -189,7 +194,13 @@ def _absolute(task: str | None) -> str | None:
     return str(path.absolute()) if path.exists() or path.parent.is_file() else task
 
 
-def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
+def resume(
+    folder: Run,
+    yes: Yes = False,
+    supervised: Supervised = False,
+    folder_to: FolderTo = None,
+    as_json: Json = False,
+) -> None:
     """Go on with a run that was killed or stopped.
 
     Finished steps are kept. A call that was running when the run was killed is shown to the model as an
@@ -207,6 +218,7 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         raise LogError(f"The run {started.run} has finished; there is nothing to resume.")
     saved = option_of(started, "settings")
     settings = settings_of(**saved | ({"yes": True} if yes else {}))
+    who = people(as_json, supervised, folder_to)
     if started.command == "bench":
         from pilotfish.agent.bench_report import plan_of
 
@@ -217,16 +229,21 @@ def resume(folder: Run, yes: Yes = False, as_json: Json = False) -> None:
         from pilotfish.agent.cli_code import finish_code
         from pilotfish.agent.code import resume_code
 
-        work = resume_code(found, settings, ask=asker(as_json), **watched(as_json))
+        work = resume_code(found, settings, people=who, **watched(as_json))
         finish_code(asyncio.run(work), as_json)
     from pilotfish.agent.run import resume_target
 
-    result = asyncio.run(resume_target(found, settings, ask=asker(as_json), **watched(as_json)))
+    result = asyncio.run(resume_target(found, settings, people=who, **watched(as_json)))
     _finish_run(result, as_json)
 
 
 def demo(
-    model: ModelName = None, attention: Attention = None, record_dir: RecordDir = None, as_json: Json = False
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    supervised: Supervised = False,
+    folder_to: FolderTo = None,
+    as_json: Json = False,
 ) -> None:
     """Watch the model that ships solve a small task on a real page, and write the replay page.
 
@@ -239,7 +256,8 @@ def demo(
 
     settings = settings_of(model=model, attention=attention, record_dir=record_dir)
     target = Target(task=DEMO_TASK, seed=DEMO_SEED)
-    result = asyncio.run(run_target(target, settings, **watched(as_json), command="demo"))
+    who = people(as_json, supervised, folder_to)
+    result = asyncio.run(run_target(target, settings, people=who, **watched(as_json), command="demo"))
     result["replay"] = str(write_replay(read_run(Path(result["folder"]))))
     if not as_json:
         print_result(result, False, [f"page  {result['replay']}"])

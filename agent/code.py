@@ -14,15 +14,15 @@ from typing import Any
 from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.code_work import CodeWork
+from pilotfish.agent.control.attending import NOBODY, People, attended
 from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.models import attention_of, model_name, open_model, reach, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
-from pilotfish.agent.policy import Ask
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import standing, unknown_call
-from pilotfish.agent.run import OnEvent, closing_record, policy_of, report
+from pilotfish.agent.resume import rules_added, standing, unknown_call
+from pilotfish.agent.run import OnEvent, closing_record, policy_of, report, run_warning
 from pilotfish.agent.run_folder import (
     PATCH,
     SNAPSHOTS,
@@ -70,7 +70,7 @@ async def run_code(
     target: CodeTarget,
     settings: Settings,
     *,
-    ask: Ask | None = None,
+    people: People = NOBODY,
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
@@ -109,7 +109,10 @@ async def run_code(
             )
         )
         with closing_record(events, stop):
-            await _work(target, settings, events, stop, repository, model, ask, on_progress)
+            policy = policy_of(settings)
+            async with attended(events, policy, stop, people, run_warning(settings)) as steering:
+                player = Player(settings, events, policy, stop, on_progress, steering)
+                await _work(target, settings, events, stop, repository, model, player)
     return code_report(log.read_run(folder))
 
 
@@ -117,7 +120,7 @@ async def resume_code(
     run: log.RunLog,
     settings: Settings,
     *,
-    ask: Ask | None = None,
+    people: People = NOBODY,
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
     model: Model | None = None,
@@ -143,7 +146,10 @@ async def resume_code(
             note = f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
         events.append(log.Resumed(unknown_call=unknown, note=note))
         with closing_record(events, stop):
-            await _work(target, settings, events, stop, repository, model, ask, on_progress, run)
+            policy = policy_of(settings, added=rules_added(run.events))
+            async with attended(events, policy, stop, people, run_warning(settings)) as steering:
+                player = Player(settings, events, policy, stop, on_progress, steering)
+                await _work(target, settings, events, stop, repository, model, player, run)
     return code_report(log.read_run(run.folder))
 
 
@@ -154,8 +160,7 @@ async def _work(
     stop: Stop,
     repository: Repository,
     model: Model,
-    ask: Ask | None,
-    on_progress: OnProgress | None,
+    player: Player,
     earlier: log.RunLog | None = None,
 ) -> None:
     """Copy, play, hand back. earlier: what the log of the run holds already."""
@@ -188,7 +193,7 @@ async def _work(
             model,
             budget_for(model, target.context_tokens) if laid or not groups else 0,
             earlier=laid[0] if laid else None,
-            on_progress=on_progress,
+            on_progress=player.on_progress,
         )
         job = Job(
             0,
@@ -205,8 +210,7 @@ async def _work(
         here = None
         if groups:
             here = standing(groups[-1], events.frames, new_conversation(settings), prefix.text)
-        policy = policy_of(settings, ask)
-        async with Player(settings, events, policy, stop, on_progress) as player:
+        async with player:
             try:
                 await player.play(job, model, resumed=here)
             finally:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -115,10 +118,15 @@ class Budget:
     used_tokens: int = 0
     format_errors: int = 0
     started_s: float = field(default_factory=time.monotonic)
+    whole: Budget | None = None
+    """Of the task that this is a part of: time that does not run here does not run there."""
+    _held_s: float | None = None
+    _timeouts: list[asyncio.Timeout] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self.started_s
+        now = time.monotonic() if self._held_s is None else self._held_s
+        return now - self.started_s
 
     @property
     def remaining_s(self) -> float:
@@ -136,6 +144,31 @@ class Budget:
     def start_clock(self) -> None:
         """Count the seconds from now: setting a task up is not the model's time."""
         self.started_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block no time runs: it is a person's."""
+        with contextlib.nullcontext() if self.whole is None else self.whole.held():
+            self._held_s = time.monotonic()
+            for timeout in self._timeouts:
+                timeout.reschedule(None)
+            try:
+                yield
+            finally:
+                self.started_s += time.monotonic() - self._held_s
+                self._held_s = None
+                for timeout in self._timeouts:
+                    timeout.reschedule(asyncio.get_running_loop().time() + self.remaining_s)
+
+    @contextlib.asynccontextmanager
+    async def time_left(self) -> AsyncIterator[None]:
+        """Raise TimeoutError once the time is used up within the block."""
+        async with asyncio.timeout(self.remaining_s) as timeout:
+            self._timeouts.append(timeout)
+            try:
+                yield
+            finally:
+                self._timeouts.remove(timeout)
 
     def count_format(self, refused: NotExecuted | None) -> None:
         """Count a call that made no sense, or forget those before one that did.

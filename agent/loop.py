@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from pilotfish.agent import events as log
+from pilotfish.agent.approval import Approval, Approved
+from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.health import Health
 from pilotfish.agent.keeping import Keeper
@@ -21,7 +23,6 @@ from pilotfish.agent.limits import (
     RESAMPLES,
     Answered,
     Budget,
-    Denied,
     Done,
     EpisodeOver,
     Finished,
@@ -37,6 +38,7 @@ from pilotfish.agent.limits import (
 )
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
+from pilotfish.agent.preview import preview
 from pilotfish.agent.prompt import NOT_EXECUTED, no_call, sent_back_turn
 from pilotfish.agent.recorder import CaptureError, Observed
 from pilotfish.agent.reply import OnProgress, Reply, read_reply
@@ -120,6 +122,10 @@ class Episode:
     """Told how far the model has computed a prompt, which is in no log."""
     repository: RepositoryPrefix | None = None
     """What stands before the task, and tells what has changed in it after each call."""
+    steering: Steering = field(default_factory=Steering)
+    """The people beside the run. A message to one that is at a sub-task is for both conversations."""
+    is_part: bool = False
+    """Whether it is a sub-task of another episode."""
     _view: View = field(init=False)
     _health: Health = field(init=False)
     _transcript: Transcript = field(init=False)
@@ -128,6 +134,9 @@ class Episode:
     """Ends, with a sentence, when the machine does not work any more."""
     _thinks: bool = False
     _keeper: Keeper | None = None
+    _pending: Reply | None = None
+    """An answer of which an earlier process had asked whether it may run."""
+    _later: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._view = View(self.environment, self.box, self.watching)
@@ -146,7 +155,7 @@ class Episode:
                 while True:
                     try:
                         await self.step()
-                    except Answered as over:
+                    except (Answered, Done, Infeasible) as over:
                         await self._look_over(over)
             except EpisodeOver as over:
                 return await self._finish(over)
@@ -154,7 +163,15 @@ class Episode:
     async def step(self) -> None:
         """One answer, one call."""
         self.budget.check()
-        await self.act(await self.decide())
+        if (pending := self._pending) is not None:
+            self._pending = None
+            try:
+                await self.act(pending)
+            finally:
+                self._hear_later()
+        else:
+            await self._heed_people()
+            await self.act(await self.decide())
         await self._see_whether_it_ended()
 
     async def decide(self) -> Reply:
@@ -191,17 +208,18 @@ class Episode:
         """Execute the first call of a reply, tell the model the result, and report the other calls."""
         first, *others = reply.calls
         self._answer = reply.text
-        began_s = time.monotonic()
+        began_s = self.budget.elapsed_s
         refused: NotExecuted | None = None
         seen: Observed | None = None
         try:
             result, seen = await self._execute(first)
         except NotExecuted as error:
             result, refused = ToolResult(False, str(error)), error
-        if seen is None and self._view.screen is not None and result.end is None:
+        goes_on = result.end is None or self.steering.has_messages(self.is_part)
+        if seen is None and self._view.screen is not None and goes_on:
             seen = await self._look()
         result = await self._with_changes(await self._with_limits(result), executed=refused is None)
-        seconds = time.monotonic() - began_s
+        seconds = self.budget.elapsed_s - began_s
         step, executed = self._step, refused is None
         self._transcript.result(step, first.call.id, result, seen, executed=executed, seconds=seconds)
         if result.plan:
@@ -217,14 +235,31 @@ class Episode:
             case "infeasible":
                 raise Infeasible(answer=reply.text)
 
-    async def _look_over(self, over: Answered) -> None:
-        """Have the work of a model that has finished looked at. Raises `over` if it is accepted."""
-        if self.review is None:
+    async def _heed_people(self) -> None:
+        """Hold while a person wants it, and tell the model what a person has said meanwhile."""
+        with self.budget.held():
+            messages = await self._or_stopped(self.steering.before_step(self._step, part=self.is_part))
+        for text in messages:
+            self._transcript.spoken(self._step, text)
+
+    async def _look_over(self, over: EpisodeOver) -> None:
+        """Have the work of a model that has finished looked at. Raises `over` if it is accepted; it is not
+        while there is something that the model has not been told.
+        """
+        if self.steering.has_messages(self.is_part):
+            try:
+                self.budget.check()
+            except EpisodeOver:
+                raise over from None
+            return
+        if self.review is None or not isinstance(over, Answered):
             raise over
         try:
             objection = await self._or_stopped(self.review(self.box, End(over.status, over.answer)))
         except SandboxError as error:
             raise MachineBroke(self._health.trouble or str(error)) from error
+        if objection is None and self.steering.has_messages(self.is_part):
+            return
         if objection is None:
             raise over
         self.events.append(log.SentBack(step=self._step, text=objection))
@@ -235,6 +270,8 @@ class Episode:
         return self.budget.used_steps + 1
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        if not self.is_part:
+            self.steering.change(phase="starting", step=0, episode=self.number, task=self.task)
         if self.resumed is not None:
             self._take_over(self.resumed)
             return
@@ -266,6 +303,15 @@ class Episode:
         self.budget.used_steps, self.budget.used_tokens = standing.used_steps, standing.used_tokens
         for call, text in standing.closing:
             self._transcript.no_result(standing.used_steps, call.id, text)
+        self._pending, self._later = standing.pending, standing.later
+        if self._pending is None:
+            self._hear_later()
+
+    def _hear_later(self) -> None:
+        """Say what a person had said while the answer was open that an earlier process left."""
+        for turn in self._later:
+            self.conversation.append(turn)
+        self._later = []
 
     def _record_start(self, instruction: str, seen: Observed | None) -> None:
         specs = [
@@ -301,9 +347,10 @@ class Episode:
         limits = Limits(**{**vars(self.sampling), "max_seconds": seconds, "max_tokens": tokens})
         try:
             self._thinks = True
+            self.steering.begin_answer()
             async with asyncio.timeout(seconds + STALL_S):
                 chunks = self.model.respond(messages, self._specs, stop=self.stop, limits=limits)
-                reply = await self._or_stopped(read_reply(chunks, self.on_progress))
+                reply = await self._or_stopped(read_reply(chunks, self.on_progress, self.steering.wrote))
         except TimeoutError:
             raise ModelBroke(
                 f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
@@ -316,28 +363,46 @@ class Episode:
         return reply
 
     async def _execute(self, said: CallChunk) -> tuple[ToolResult, Observed | None]:
-        """Check a call, ask the policy, record the intent, run it. Raises `FormatError` if it makes no
+        """Check a call, have it approved, record the intent, run it. Raises `FormatError` if it makes no
         sense.
         """
-        call = said.call
-        tool = find_tool(self.tools, call.name)
+        tool = find_tool(self.tools, said.call.name)
         if isinstance(tool, ToolResult):
             raise FormatError(tool.text)
-        arguments = validate(tool, call.arguments)
+        arguments = validate(tool, said.call.arguments)
         if isinstance(arguments, ToolResult):
             raise FormatError(arguments.text)
-        decision = await self._or_stopped(self.policy.decide(call))
-        if not decision.allowed:
-            raise Denied(decision.reason)
+        approved = await self._approved(said, tool)
+        if approved.call is not said.call:
+            said = replace(said, call=approved.call)
+            arguments = validate(tool, said.call.arguments)
+            assert not isinstance(arguments, ToolResult), "it was checked when it was approved"
         if self._keeper is not None:
-            await self._or_stopped(self._keeper.before(call, self._step))
+            await self._or_stopped(self._keeper.before(said.call, self._step))
         self._view.follow()
         self._transcript.intent(self._step, said)
+        self.steering.change(phase="acting")
+        result, seen = await self._run(tool, arguments)
+        return replace(result, text=f"{approved.note}\n{result.text}") if approved.note else result, seen
+
+    async def _approved(self, said: CallChunk, tool: Tool[Any]) -> Approved:
+        """What may run of a call. Raises `Denied`."""
+
+        def check(arguments: dict[str, Any]) -> str | None:
+            checked = validate(tool, arguments)
+            return checked.text if isinstance(checked, ToolResult) else None
+
+        approval = Approval(self.policy, self.steering, self.events)
+        look = partial(preview, tool, said.call.arguments, self.box, self._view.screen)
+        with self.budget.held():
+            return await self._or_stopped(approval.decide(said.call, self._step, check, look))
+
+    async def _run(self, tool: Tool[Any], arguments: Any) -> tuple[ToolResult, Observed | None]:
         hand_over = self.hand_over
         part = None if hand_over is None else (lambda text: hand_over(self, text))
         context = ToolContext(self.box, self._view.screen, part)
         try:
-            async with asyncio.timeout(self.budget.remaining_s):
+            async with self.budget.time_left():
                 return await self._or_stopped(self._view.watch(lambda: tool.run(arguments, context)))
         except TimeoutError:
             raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
@@ -375,6 +440,10 @@ class Episode:
 
     async def _finish(self, over: EpisodeOver) -> Outcome:
         """Let the tools go, grade, and record the end."""
+        if not self.is_part:
+            self.steering.change(phase="grading")
+            for text in self.steering.untold():
+                self.events.append(log.Spoken(step=self._step, text=text))
         if not self.keeps_tools:
             for tool in self.tools:
                 await tool.close()

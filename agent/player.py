@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
 from pilotfish.agent.limits import Budget, Stopped
@@ -26,7 +27,7 @@ from pilotfish.agent.start import fitted
 from pilotfish.agent.subtask import hand_over
 from pilotfish.agent.view import Watching
 from pilotfish.agent.waiting import or_stopped
-from pilotfish.model.protocol import Limits, Model
+from pilotfish.model.protocol import Limits, Model, ProgressChunk
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks.environment import Environment, Grade
 from pilotfish.tasks.format import Limits as TaskLimits
@@ -69,16 +70,26 @@ class Player:
         policy: Policy,
         stop: asyncio.Event,
         on_progress: OnProgress | None = None,
+        steering: Steering | None = None,
     ) -> None:
-        """on_progress: told how far the model has read a prompt, which is in no log."""
+        """on_progress: told how far the model has read a prompt, which is in no log. steering: the people
+        beside the run; None is that nobody ever is.
+        """
+        self._steering = steering or Steering(stop)
         self._settings = settings
         self._events = events
         self._policy = policy
         self._stop = stop
-        self._on_progress = on_progress
+        self._told_progress = on_progress
         self._box: Sandbox | None = None
         self._network = NetworkRecorder(events)
         self._tools: dict[str, Tool[Any]] = {}
+
+    def on_progress(self, chunk: ProgressChunk) -> None:
+        """A model has read so much of a prompt: tell whoever wants to know."""
+        self._steering.progress(chunk)
+        if self._told_progress is not None:
+            self._told_progress(chunk)
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,7 +140,8 @@ class Player:
             repository=job.repository,
             hand_over=hand_over if "plan" in job.tools else None,
             keeps_snapshots=job.snapshots is not None,
-            on_progress=self._on_progress,
+            on_progress=self.on_progress,
+            steering=self._steering,
         )
         try:
             outcome = await episode.run()

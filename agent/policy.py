@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import visible, warnings
 from pilotfish.model.protocol import ToolCall
 
 Verdict = Literal["allow", "ask", "deny"]
-Ask = Callable[[str], Awaitable[bool]]
-"""Shows a person what will run and returns whether it may."""
 
 
 class Rule(BaseModel):
@@ -41,97 +40,127 @@ class Rule(BaseModel):
 
 
 @dataclass(frozen=True)
-class Decision:
-    """Whether a call may run; `reason` is what the model is told when it may not."""
+class Judgement:
+    """What the rules say of a call; why: the rule that says it, or the default."""
 
-    allowed: bool
-    reason: str = ""
-    asked: bool = False
+    verdict: Verdict
+    why: str
 
 
 class Policy:
-    """Decides about calls. Stateless: an approval holds for one call only."""
+    """The rules of a run. A person may add to them while it is played."""
 
     def __init__(
         self,
         rules: Sequence[Rule] = (),
         *,
         default: Verdict = "allow",
-        ask: Ask | None = None,
         on_host: bool = False,
+        yes: bool = False,
     ) -> None:
-        """`ask` None means that nobody is there: what would be asked is denied.
-
-        on_host: whether the computer tool acts on the user's own desktop; then an action that no rule names
-        is asked about, unless the default denies it.
+        """on_host: whether the computer tool acts on the user's own desktop; then an action that no rule
+        names is asked about, unless the default denies it. yes: whatever would be asked is allowed.
         """
         self.rules = tuple(rules)
         self.default = default
         self._on_host = on_host
-        self._ask = ask
+        self._yes = yes
 
-    def verdict(self, call: ToolCall) -> Verdict:
-        """What the rules say about a call."""
+    def add(self, rule: Rule) -> None:
+        """Hold to one more rule from now on."""
+        if rule not in self.rules:
+            self.rules = (*self.rules, rule)
+
+    def judge(self, call: ToolCall | CallData) -> Judgement:
+        """What is to be done with a call."""
+        found = self._judge(call)
+        return Judgement("allow", found.why) if self._yes and found.verdict == "ask" else found
+
+    def _judge(self, call: ToolCall | CallData) -> Judgement:
         rules = [rule for rule in self.rules if _names(rule, call)]
         for verdict in ("deny", "ask"):
-            if any(rule.verdict == verdict and _catches(rule, call) for rule in rules):
-                return verdict
-        if _allowed([rule.command for rule in rules if rule.verdict == "allow"], call):
-            return "allow"
+            for rule in rules:
+                if rule.verdict == verdict and _catches(rule, call):
+                    return Judgement(verdict, f"a rule says {verdict}: {spelt(rule)}")
+        allowing = [rule for rule in rules if rule.verdict == "allow"]
+        if _allowed([rule.command for rule in allowing], call):
+            return Judgement("allow", f"rules allow it: {'; '.join(map(spelt, allowing))}")
         if self._on_host and self.default == "allow" and _acts_on_screen(call):
-            return "ask"
-        return self.default
-
-    async def decide(self, call: ToolCall) -> Decision:
-        """Apply the rules, asking a person where they say so."""
-        match self.verdict(call):
-            case "allow":
-                return Decision(True)
-            case "deny":
-                reason = f"The call of {call.name} is denied by the user's rules; do it another way."
-                return Decision(False, reason)
-            case _ if self._ask is None:
-                reason = f"The call of {call.name} needs a person's approval and nobody is there; "
-                return Decision(False, reason + "do it another way.")
-            case _:
-                allowed = await self._ask(describe(call))
-                reason = "" if allowed else f"The user refused this call of {call.name}; do it another way."
-                return Decision(allowed, reason, asked=True)
+            return Judgement("ask", "it acts on your own desktop, and no rule allows it")
+        return Judgement(self.default, f"no rule names it, and default_verdict is {self.default}")
 
 
-def describe(call: ToolCall) -> str:
+def spelt(rule: Rule) -> str:
+    """A rule as the settings have it, on one line."""
+    fields = rule.model_dump(exclude_defaults=True, exclude={"verdict"})
+    words = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    return ", ".join(words) or "every call"
+
+
+def rule_like(call: ToolCall | CallData) -> Rule:
+    """The rule that allows whatever is like a call: the same tool and action, and the same exact command."""
+    line, action = _line(call), call.arguments.get("action")
+    return Rule(
+        verdict="allow",
+        tool=_literal(call.name),
+        action="*" if action is None else _literal(str(action)),
+        command=None if line is None else _literal(line.strip()),
+    )
+
+
+def _literal(text: str) -> str:
+    """The glob that matches this text alone."""
+    return re.sub(r"[*?[]", r"[\g<0>]", text)
+
+
+def _is_literal(glob: str) -> bool:
+    """Whether a pattern matches one text alone."""
+    return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", glob))
+
+
+def describe(call: ToolCall | CallData) -> str:
     """Exactly what will run, for a person: the tool's name, then each argument in full, hidden characters
     spelt out, then what could be overlooked.
     """
     lines = [visible(call.name, one_line=True)]
-    notes: list[str] = []
     for name, value in call.arguments.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines.append(f"  {visible(name, one_line=True)}: " + visible(text).replace("\n", "\n    "))
-        notes += [f"  ! {visible(name, one_line=True)}: {warning}" for warning in warnings(text)]
-    return "\n".join(lines + notes)
+        lines.append(f"  {visible(name, one_line=True)}: " + visible(_text(value)).replace("\n", "\n    "))
+    return "\n".join(lines + [f"  ! {warning}" for warning in overlooked(call)])
+
+
+def overlooked(call: ToolCall | CallData) -> list[str]:
+    """What a person who is to approve a call could overlook, a sentence each."""
+    return [
+        f"{visible(name, one_line=True)}: {warning}"
+        for name, value in call.arguments.items()
+        for warning in warnings(_text(value))
+    ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 _WATCHING = ("screenshot", "zoom", "cursor_position", "wait", "done", "infeasible")
 
 
-def _acts_on_screen(call: ToolCall) -> bool:
+def _acts_on_screen(call: ToolCall | CallData) -> bool:
     """Whether a call moves the mouse or presses something; one that only looks does not."""
     return call.name == "computer" and call.arguments.get("action") not in _WATCHING
 
 
-def _names(rule: Rule, call: ToolCall) -> bool:
+def _names(rule: Rule, call: ToolCall | CallData) -> bool:
     action = str(call.arguments.get("action", ""))
     return fnmatchcase(call.name, rule.tool) and fnmatchcase(action, rule.action)
 
 
-def _line(call: ToolCall) -> str | None:
+def _line(call: ToolCall | CallData) -> str | None:
     """What is held against command patterns: the command, or what is typed."""
     values = (call.arguments.get(name) for name in ("command", "input"))
     return next((value for value in values if isinstance(value, str)), None)
 
 
-def _catches(rule: Rule, call: ToolCall) -> bool:
+def _catches(rule: Rule, call: ToolCall | CallData) -> bool:
     """Whether a deny or ask rule that names the call also catches its command, or any part of it."""
     line = _line(call)
     if rule.command is None or line is None:
@@ -139,12 +168,16 @@ def _catches(rule: Rule, call: ToolCall) -> bool:
     return any(fnmatchcase(part, rule.command) for part in [line.strip(), *simple_commands(line)])
 
 
-def _allowed(patterns: Sequence[str | None], call: ToolCall) -> bool:
+def _allowed(patterns: Sequence[str | None], call: ToolCall | CallData) -> bool:
     """Whether allow rules with these command patterns (None: any command) cover the whole call."""
     if None in patterns:
         return True
     line = _line(call)
-    if line is None or _hides_commands(line):
+    if line is None:
+        return False
+    if any(_is_literal(str(glob)) and fnmatchcase(line.strip(), str(glob)) for glob in patterns):
+        return True  # a rule that is this very line
+    if _hides_commands(line):
         return False
     parts = simple_commands(line)
     return bool(parts) and all(any(fnmatchcase(part, str(glob)) for glob in patterns) for part in parts)

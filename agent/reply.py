@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from pilotfish.model.protocol import (
     CallChunk,
@@ -18,6 +19,8 @@ from pilotfish.model.protocol import (
 
 OnProgress = Callable[[ProgressChunk], None]
 """Told how far a prompt is computed."""
+OnPiece = Callable[[Literal["thinking", "text"], str], None]
+"""Told each piece of an answer as it is written."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Reply:
         return (f"the reply was cut off after {after}, so it is no answer; be brief",)
 
 
-async def read_reply(chunks: AsyncIterator[Chunk], on_progress: OnProgress | None = None) -> Reply:
+async def read_reply(
+    chunks: AsyncIterator[Chunk], on_progress: OnProgress | None = None, on_piece: OnPiece | None = None
+) -> Reply:
     """Read an answer to its end."""
     began_s = time.monotonic()
     text, thinking, calls, end = [], [], [], EndChunk("end")
@@ -54,8 +59,12 @@ async def read_reply(chunks: AsyncIterator[Chunk], on_progress: OnProgress | Non
         match chunk:
             case TextChunk():
                 text.append(chunk.text)
+                if on_piece is not None:
+                    on_piece("text", chunk.text)
             case ThinkingChunk():
                 thinking.append(chunk.text)
+                if on_piece is not None:
+                    on_piece("thinking", chunk.text)
             case CallChunk():
                 calls.append(chunk)
             case ProgressChunk() if on_progress is not None:

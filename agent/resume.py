@@ -1,17 +1,23 @@
 """Where a killed episode stood, read from its log.
 
 A finished step is kept. A call that was running when the run was killed is told as an unknown outcome and
-is not repeated. An answer whose call had not begun is forgotten: the model is asked again. What a step back
+is not repeated. An answer whose call had not begun is forgotten and the model is asked again, unless a person
+had been asked about it: then the person is asked again. What a step back
 has undone never was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
 from pilotfish.agent import events as log
+from pilotfish.agent.approval import changed_note, was_changed
 from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.policy import Rule
 from pilotfish.agent.prompt import (
     NOT_EXECUTED,
     UNKNOWN_OUTCOME,
@@ -21,7 +27,8 @@ from pilotfish.agent.prompt import (
     sent_back_turn,
     tool_turn,
 )
-from pilotfish.model.protocol import Clip, Image, Message, ToolCall
+from pilotfish.agent.reply import Reply
+from pilotfish.model.protocol import CallChunk, Clip, EndChunk, Image, Message, ToolCall
 
 
 @dataclass
@@ -36,6 +43,10 @@ class Standing:
     used_tokens: int = 0
     unknown_call: log.CallData | None = None
     closing: list[tuple[log.CallData, str]] = field(default_factory=list)
+    pending: Reply | None = None
+    """The last answer, if a person had been asked about its call and nothing has come of that."""
+    later: list[Message] = field(default_factory=list)
+    """Turns of a person that come after what becomes of the last answer."""
 
 
 def unknown_call(group: Sequence[log.Event]) -> log.CallData | None:
@@ -62,7 +73,8 @@ def standing(
     conversation.append(developer_turn())
     conversation.append(first_turn(start.instruction, _clip(start.clip, frames), before))
     answer: log.Answered | None = None
-    said = log.Answered(step=0)
+    said: log.Answered | None = None
+    asked = False
     told: set[str] = set()
     for event in log.live(group)[1:]:
         if event.parent:
@@ -71,13 +83,20 @@ def standing(
         match event:
             case log.Answered():
                 here.used_tokens += event.usage.output_tokens
-                said = event
+                _hear(here)
+                said = event if event.kept and not event.calls else None
                 if event.kept and event.calls:
-                    answer, told = event, set()
-            case log.SentBack():
-                conversation.append(_assistant(said))
-                conversation.append(sent_back_turn(event.text))
-                answer = None
+                    answer, told, asked = event, set(), False
+            case log.SentBack() | log.Spoken():
+                if said is not None:
+                    conversation.append(_assistant(said))
+                    said, answer = None, None
+                turn = sent_back_turn if isinstance(event, log.SentBack) else person_turn
+                here.later.append(turn(event.text))
+                if answer is None or told:
+                    _hear(here)
+            case log.Asked():
+                asked = True
             case log.GaveBack(text=text) | log.SteppedBack(told=text) if text:
                 word = None if event.clip is None else event.clip.word
                 conversation.append(person_turn(text, word, _clip(event.clip, frames)))
@@ -89,7 +108,35 @@ def standing(
                 conversation.append(_tool(event, frames))
     if answer is not None and (told or here.unknown_call):
         _close(here, answer, told)
+    elif answer is not None and asked:
+        conversation.append(_assistant(answer))
+        here.pending = _reply(answer)
+    if not here.closing and here.pending is None:
+        _hear(here)
     return here
+
+
+def rules_added(events: Iterable[log.Event]) -> list[Rule]:
+    """The rules that people have added to a run, as far as this version knows such."""
+    found = []
+    for event in events:
+        if isinstance(event, log.RuleAdded):
+            with contextlib.suppress(ValidationError):
+                found.append(Rule(**event.rule))
+    return found
+
+
+def _hear(here: Standing) -> None:
+    for turn in here.later:
+        here.conversation.append(turn)
+    here.later.clear()
+
+
+def _reply(answer: log.Answered) -> Reply:
+    calls = tuple(
+        CallChunk(ToolCall(call.id, call.name, call.arguments), call.confidence) for call in answer.calls
+    )
+    return Reply(answer.text, answer.reasoning, calls, EndChunk("end", answer.usage), answer.seconds)
 
 
 def _close(here: Standing, answer: log.Answered, told: set[str]) -> None:
@@ -101,7 +148,9 @@ def _close(here: Standing, answer: log.Answered, told: set[str]) -> None:
         if call.id in told:
             continue
         if here.unknown_call is not None and call.id == here.unknown_call.id:
-            here.closing.append((call, UNKNOWN_OUTCOME))
+            ran = here.unknown_call
+            note = f"{changed_note(ran)}\n" if was_changed(call, ran) else ""
+            here.closing.append((call, note + UNKNOWN_OUTCOME))
         else:
             here.closing.append((call, NOT_EXECUTED))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import totals
+from pilotfish.agent.control.attending import NOBODY, People, attended
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player, new_conversation
-from pilotfish.agent.policy import Ask, Policy
+from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import standing, unknown_call
+from pilotfish.agent.resume import rules_added, standing, unknown_call
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
@@ -62,30 +63,24 @@ class Target:
     monitor: str | None = None
 
 
-def policy_of(settings: Settings, ask: Ask | None, host: str = "") -> Policy:
-    """The policy of a run. With `yes` every question is answered so; without a person it is denied.
+def policy_of(settings: Settings, *, on_host: bool = False, added: Sequence[Rule] = ()) -> Policy:
+    """The policy of a run. added: rules that people have added to it before."""
+    rules = (*settings.rules, *added)
+    return Policy(rules, default=settings.default_verdict, on_host=on_host, yes=settings.yes)
 
-    host: the warning of a run on the user's own desktop.
+
+def run_warning(settings: Settings, host: str = "") -> str:
+    """What anybody who is asked about a call has to know of what stands around the run; host: the warning of
+    a run on the user's own desktop.
     """
-    warning = ". ".join(
-        note for note in (host, sandbox_note(0) if settings.sandbox_level == 0 else "") if note
-    )
-
-    async def agree(text: str) -> bool:
-        return True
-
-    async def warn(text: str) -> bool:
-        return ask is not None and await ask(f"{warning}\n{text}")
-
-    asker = agree if settings.yes else warn if ask and warning else ask
-    return Policy(settings.rules, default=settings.default_verdict, ask=asker, on_host=bool(host))
+    return ". ".join(note for note in (host, sandbox_note(0) if settings.sandbox_level == 0 else "") if note)
 
 
 async def run_target(
     target: Target,
     settings: Settings,
     *,
-    ask: Ask | None = None,
+    people: People = NOBODY,
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
@@ -93,8 +88,8 @@ async def run_target(
 ) -> dict[str, Any]:
     """Play a target in a new run folder and return its report.
 
-    on_event: told each record of the log. on_progress: told how far the model has read a prompt.
-    warn: told what a person should know beforehand.
+    people: who is beside it. on_event: told each record of the log. on_progress: told how far the model has
+    read a prompt. warn: told what a person should know beforehand.
 
     Raises `TaskError`, `SandboxError`, `ModelError` or `LogError`, each one sentence.
     """
@@ -133,8 +128,13 @@ async def run_target(
             )
         )
         stack.enter_context(closing_record(events, stop))
-        policy = policy_of(settings, ask, warning)
-        player = await stack.enter_async_context(Player(settings, events, policy, stop, on_progress))
+        policy = policy_of(settings, on_host=host is not None)
+        steering = await stack.enter_async_context(
+            attended(events, policy, stop, people, run_warning(settings, warning))
+        )
+        player = await stack.enter_async_context(
+            Player(settings, events, policy, stop, on_progress, steering)
+        )
         await player.play(job_for(folder, host), model)
     return _result(folder)
 
@@ -143,7 +143,7 @@ async def resume_target(
     run: log.RunLog,
     settings: Settings,
     *,
-    ask: Ask | None = None,
+    people: People = NOBODY,
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, Any]:
@@ -178,8 +178,11 @@ async def resume_target(
             here = standing(last, run.frames, new_conversation(settings))
         events.append(log.Resumed(unknown_call=unknown, note=_taken_over(job, unknown, again=here is None)))
         with closing_record(events, stop):
-            policy = policy_of(settings, ask)
-            async with Player(settings, events, policy, stop, on_progress) as player:
+            policy = policy_of(settings, added=rules_added(run.events))
+            async with (
+                attended(events, policy, stop, people, run_warning(settings)) as steering,
+                Player(settings, events, policy, stop, on_progress, steering) as player,
+            ):
                 await player.play(job, model, resumed=here)
     return _result(run.folder)
 

@@ -4,11 +4,8 @@ sent.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
-import termios
 from collections.abc import Collection, Sequence
 from typing import TextIO
 
@@ -178,6 +175,21 @@ def _lines(event: log.Event) -> list[str]:
             return [f"      {shortened(event.note, 2 * WIDTH)}"] if event.note else []
         case log.Resumed():
             return [event.note] if event.note else []
+        case log.Asked():
+            return [f"      asks: {shortened(event.why, 2 * WIDTH)}"]
+        case log.Decided():
+            return [f"      {shortened(decided_words(event), 2 * WIDTH)}"]
+        case log.RuleAdded():
+            saved = ", and for later ones" if event.saved else ""
+            return [f"rule  for this run{saved}: {shortened(json.dumps(event.rule), 2 * WIDTH)}"]
+        case log.Spoken():
+            return [f"user  {shortened(event.text, 2 * WIDTH)}"]
+        case log.Paused():
+            return ["      paused" if event.on else "      goes on"]
+        case log.TookOver():
+            return ["user  took over mouse and keyboard"]
+        case log.GaveBack():
+            return [f"user  gave them back: {shortened(event.text, 2 * WIDTH)}"]
         case log.SteppedBack(over=True):
             return [f"back  {shortened(stepped_back_words(event), 4 * WIDTH)}"]
         case log.EpisodeEnded():
@@ -187,25 +199,16 @@ def _lines(event: log.Event) -> list[str]:
             return []
 
 
+def decided_words(event: log.Decided) -> str:
+    """What a person said of a call."""
+    if event.verdict == "deny":
+        return f"denied: {event.reason}" if event.reason else "denied"
+    how = "approved, for the rest of the task" if event.verdict == "task" else "approved"
+    return (
+        how if event.arguments is None else f"{how}, with {json.dumps(event.arguments, ensure_ascii=False)}"
+    )
+
+
 def _is_news(attempt: log.AttemptData) -> bool:
     """An allowed attempt is shown when it begins, and its end only if it failed."""
     return attempt.over == (attempt.verdict != "allowed")
-
-
-async def ask_on_terminal(text: str) -> bool:
-    """Show what will run and read y or n from the terminal; anything but y or yes is no."""
-    say(text, sys.stderr)
-    # What was typed before the question is no answer to it, whoever typed it.
-    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    print("Run this? [y/N] ", end="", flush=True, file=sys.stderr)
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    descriptor = sys.stdin.fileno()
-    loop.add_reader(descriptor, readable.set)
-    try:
-        await readable.wait()
-    finally:
-        loop.remove_reader(descriptor)
-    # The terminal hands over whole lines, so this does not block.
-    answer = os.read(descriptor, 4096).decode("utf-8", "replace")
-    return answer.strip().lower() in ("y", "yes")

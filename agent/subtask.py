@@ -52,7 +52,7 @@ class _Part:
 async def hand_over(whole: Episode, text: str) -> ToolResult:
     """Have a part done and return its summary."""
     budget = whole.budget
-    own = Budget(STEPS, budget.remaining_s, max(1, budget.tokens - budget.used_tokens))
+    own = Budget(STEPS, budget.remaining_s, max(1, budget.tokens - budget.used_tokens), whole=budget)
     part = replace(
         whole,
         task=NAME,
@@ -66,10 +66,12 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         repository=None,
         hand_over=None,
         keeps_tools=False,
+        is_part=True,
         _answer="",
         _breaking=None,
         _thinks=False,
         _keeper=None,
+        _pending=None,
     )
     try:
         outcome = await part.run()

@@ -6,7 +6,7 @@ from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
-from pilotfish.agent.prompt import developer_turn, first_turn, tool_turn
+from pilotfish.agent.prompt import developer_turn, first_turn, person_turn, tool_turn
 from pilotfish.agent.recorder import Observed
 from pilotfish.agent.reply import Reply
 from pilotfish.model.protocol import CallChunk, Image, Usage
@@ -46,6 +46,11 @@ class Transcript:
     def nudge(self, step: int, text: str) -> None:
         """Record a sentence to the model that does not join the conversation."""
         self._events.append(log.Told(step=step, text=text))
+
+    def spoken(self, step: int, text: str) -> None:
+        """Record a person's message and tell it."""
+        self._events.append(log.Spoken(step=step, text=text))
+        self._conversation.append(person_turn(text))
 
     def intent(self, step: int, said: CallChunk) -> None:
         """Record a call that is about to run."""

@@ -60,11 +60,21 @@ class EditTool:
         """View or change the file; whatever stands against it is a result and leaves the file as it was."""
         if context.box is None:
             return ToolResult(False, "edit: there is no sandbox here; use the other tools.")
+        async with self._lock:
+            return await asyncio.to_thread(self.do, args, context.box.files)
+
+    def do(self, args: EditArgs, files: Files) -> ToolResult:
+        """The same at once, on these files."""
         try:
-            async with self._lock:
-                return await asyncio.to_thread(self._do, args, context.box.files)
+            return self._do(args, files)
         except (_EditError, SandboxError) as error:
             return ToolResult(False, f"edit: {error}")
+
+    def rehearsal(self) -> EditTool:
+        """One that knows the same, and of whose changes this one learns nothing."""
+        other = EditTool()
+        other._seen, other._history = dict(self._seen), self._history.copy()
+        return other
 
     async def close(self) -> None:
         """Forget what was seen and changed."""

@@ -46,6 +46,12 @@ class History:
         del self._steps[next(i for i, kept in enumerate(self._steps) if kept is step)]
         self._size -= len(step.before or b"")
 
+    def copy(self) -> History:
+        """The same changes, kept apart from here on."""
+        other = History(self._max_bytes)
+        other._steps, other._size = self._steps.copy(), self._size
+        return other
+
     def clear(self) -> None:
         self._steps.clear()
         self._size = 0

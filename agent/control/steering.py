@@ -24,6 +24,7 @@ from pilotfish.agent.control.wire import (
     State,
     call_digest,
 )
+from pilotfish.agent.policy import Policy
 from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import ProgressChunk
 
@@ -60,7 +61,8 @@ class Steering:
     """Holds, messages, questions and what is being done, of one run. All of it within the run's event loop.
 
     supervised: somebody is expected, so that a question waits even while nobody is connected. terminal: asks
-    at the run's own terminal. events: where what people do is recorded.
+    at the run's own terminal. events: where what people do is recorded. policy: takes rules. run_warning:
+    stands beside each question.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class Steering:
         supervised: bool = False,
         terminal: AskTerminal | None = None,
         events: log.EventLog | None = None,
+        policy: Policy | None = None,
+        run_warning: str = "",
     ) -> None:
         self.state = State(phase="starting")
         self.listeners: list[Listener] = []
@@ -77,9 +81,12 @@ class Steering:
         self._supervised = supervised
         self._terminal = terminal
         self._events = events
+        self._policy = policy
+        self._warning = run_warning
         self._wake = asyncio.Event()
         self._single = 0
         self._messages: list[str] = []
+        self._heard: list[str] = []  # by a sub-task, and not yet by the whole
         self._questions: dict[int, _Waiting] = {}
         self._asked = 0
         self._written: list[Delta] = []
@@ -117,15 +124,30 @@ class Steering:
         elif self.state.phase == "reading":
             self.change(phase="thinking", computed=0, tokens=0)
 
-    async def before_step(self, step: int) -> list[str]:
-        """Hold for as long as a person wants it; returns the messages that the model is to be told now."""
-        self.change(step=step)
+    async def before_step(self, step: int, *, part: bool = False) -> list[str]:
+        """Hold for as long as a person wants it; returns the messages that the model is to be told now.
+
+        part: in a sub-task, whose steps are counted apart; the whole is told the messages as well, later.
+        """
+        if not part:
+            self.change(step=step)
         while self.holds:
             self.change(phase="paused")
             self._wake.clear()
             await self._wake.wait()
         self._single = max(0, self._single - 1)
+        if not part:
+            return self.untold()
         messages, self._messages = self._messages, []
+        self._heard += messages
+        self.change(messages=0)
+        return messages
+
+    def untold(self) -> list[str]:
+        """The messages that the model, in the conversation that is the run's own, has not been told yet; they
+        are taken to be told now.
+        """
+        messages, self._heard, self._messages = [*self._heard, *self._messages], [], []
         self.change(messages=0)
         return messages
 
@@ -135,9 +157,8 @@ class Steering:
         The question's number is given here. check: see `Check`.
         """
         self._asked += 1
-        question = question.model_copy(update={"question": self._asked})
+        question = question.model_copy(update={"question": self._asked, "run_warning": self._warning})
         waiting = _Waiting(question, check)
-        before = self.state.phase
         terminal: asyncio.Future[Answer] | None = None
         if not self.somebody_is_there:
             return None
@@ -168,7 +189,7 @@ class Steering:
                 with contextlib.suppress(asyncio.CancelledError):
                     await terminal
             self._say(QuestionOver(question=question.question))
-            self.change(phase=before)
+            self.change(phase="acting")
 
     # What is so now.
 
@@ -177,10 +198,9 @@ class Steering:
         """Whether the next step has to wait."""
         return self.state.paused and not self._single
 
-    @property
-    def has_messages(self) -> bool:
-        """Whether a person has said something that the model has not been told."""
-        return bool(self._messages)
+    def has_messages(self, part: bool = False) -> bool:
+        """Whether a person has said something that the model has not been told. part: see `before_step`."""
+        return bool(self._messages or (self._heard and not part))
 
     @property
     def somebody_is_there(self) -> bool:
@@ -237,7 +257,9 @@ class Steering:
                 f"What was approved is not what question {request.question} asks (its digest differs); look "
                 "at the call again."
             )
-        edited = request.arguments if request.arguments != call.arguments else None
+        edited = request.arguments
+        if edited is not None and call_digest(call.name, edited) == request.digest:
+            edited = None
         if edited is not None and (wrong := waiting.check(edited)) is not None:
             raise Refusal(wrong)
         waiting.answer.set_result(Answer(request.verdict, request.reason, edited))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pilotfish.agent.policy import Policy, Rule, Verdict, describe
+from pilotfish.agent.policy import Judgement, Policy, Rule, Verdict, describe, rule_like
 from pilotfish.model.protocol import ToolCall
 
 
@@ -43,30 +43,39 @@ RULES = [
     ],
 )
 def test_verdicts(call: ToolCall, verdict: Verdict) -> None:
-    assert Policy(RULES, default="ask").verdict(call) == verdict
+    policy = Policy(RULES, default="ask")
+    assert policy.judge(call).verdict == verdict
+    yes = Policy(RULES, default="ask", yes=True).judge(call).verdict
+    assert yes == ("allow" if verdict == "ask" else verdict)
 
 
-async def test_with_nobody_there_asking_is_denying() -> None:
-    decision = await Policy(RULES, default="ask").decide(shell("make"))
-    assert not decision.allowed
-    assert "approval" in decision.reason
-    assert (await Policy(RULES, default="ask").decide(shell("ls src"))).allowed
+@pytest.mark.parametrize(
+    "command",
+    ["make", "make all > log 2>&1; cat log | tail", "echo [abc]*?", "a && b $(c)\nd\\\ne", " make ", "[!a]"],
+)
+def test_a_rule_like_a_call_allows_this_very_command_and_no_other(command: str) -> None:
+    policy = Policy(default="ask")
+    policy.add(rule_like(shell(command)))
+    assert policy.judge(shell(command)).verdict == "allow"
+    for other in (f"{command} x", f"x {command}", f"{command}; rm -rf x", "echo a", "b", "make allx"):
+        assert policy.judge(shell(other)).verdict == "ask", other
+    assert policy.judge(ToolCall("1", "edit", {"command": "create"})).verdict == "ask"
+    policy.add(Rule(verdict="deny", tool="shell"))
+    assert policy.judge(shell(command)) == Judgement("deny", 'a rule says deny: tool = "shell"')
 
 
-@pytest.mark.parametrize("answer", [True, False])
-async def test_a_person_decides(answer: bool) -> None:
-    shown: list[str] = []
+def test_a_rule_like_a_call_without_a_command_is_for_its_tool_and_action() -> None:
+    policy = Policy(default="ask")
+    policy.add(rule_like(ToolCall("1", "computer", {"action": "left_click", "coordinate": [1, 2]})))
+    assert policy.judge(ToolCall("1", "computer", {"action": "left_click"})).verdict == "allow"
+    assert policy.judge(ToolCall("1", "computer", {"action": "key"})).verdict == "ask"
 
-    async def ask(text: str) -> bool:
-        shown.append(text)
-        return answer
 
-    decision = await Policy(RULES, default="ask", ask=ask).decide(shell("echo a[b]c\x1b[2J\u202e"))
-    assert (decision.allowed, decision.asked) == (answer, True)
-    assert shown == [
+def test_what_does_not_show_is_spelt_out() -> None:
+    assert describe(shell("echo a[b]c\x1b[2J\u202e")) == (
         "shell\n  command: echo a[b]c\\x1b[2J\\u202e\n"
         "  ! command: it has characters that do not show; they are spelt out"
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,4 +132,4 @@ def test_what_is_typed_at_a_program_is_held_against_the_command_rules() -> None:
         '{"key": "ctrl-c"}': "ask",
     }
     for arguments, verdict in verdicts.items():
-        assert policy.verdict(ToolCall("1", "shell", json.loads(arguments))) == verdict
+        assert policy.judge(ToolCall("1", "shell", json.loads(arguments))).verdict == verdict

@@ -18,7 +18,7 @@ import pytest
 from pilotfish.agent.events import Answered, EpisodeEnded, Intended, Resulted, Told, read_run
 from pilotfish.agent.loop import Episode
 from pilotfish.agent.player import sampling
-from pilotfish.agent.policy import Decision, Policy, Rule
+from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.prompt import DEVELOPER, NO_CALL, NOT_EXECUTED
 from pilotfish.agent.settings import load_settings
 from pilotfish.model.protocol import (
@@ -407,15 +407,13 @@ async def test_a_browser_that_dies_under_its_tool_is_started_again(open_episode:
     task = find_task("browser/best-price")
     home = call("browser", action="navigate", url="localhost:8000", id="home")
 
-    async with open_episode(task, [turn(home), turn(home), turn(call(action="done"))]) as episode:
-        decide = episode.policy.decide
+    async def kill_before_the_second(conversation: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
+        step = len(told(episode))
+        if step == 1:
+            await episode.box.shell.run("pkill -9 -o -x chromium; sleep 0.5")
+        return turn(home if step < 2 else call(action="done"))
 
-        async def kill_first(one: ToolCall) -> Decision:
-            if len(told(episode)) == 1:
-                await episode.box.shell.run("pkill -9 -o -x chromium; sleep 0.5")
-            return await decide(one)
-
-        episode.policy.decide = kill_first  # type: ignore[method-assign]
+    async with open_episode(task, ScriptedModel(kill_before_the_second)) as episode:
         outcome = await episode.run()
     assert outcome.end == "done"
     assert "was started again" in str(told(episode)[1].parts[0])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pilotfish.agent.control.steering import Answer, Steering
+from pilotfish.agent.control.wire import Question
 from pilotfish.agent.events import Resulted, read_run
-from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.policy import Policy, Rule, describe
 from pilotfish.agent.show import Narrator
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import load_task
@@ -69,14 +71,15 @@ async def test_an_order_in_what_is_seen_needs_approval_like_any_other(
 ) -> None:
     asked: list[str] = []
 
-    async def ask(text: str) -> bool:
-        asked.append(text)
-        return False
+    async def ask(question: Question) -> Answer:
+        asked.append(describe(question.call))
+        return Answer("deny")
 
-    policy = Policy(RULES, default="ask", ask=ask if somebody_is_there else None)
+    policy = Policy(RULES, default="ask")
+    steering = Steering(terminal=ask if somebody_is_there else None)
     script = [turn(one) for look in LOOKS for one in (look, OBEY)]
     script.append(turn(call(action="done", id="done")))
-    async with open_episode(hostile_task, script, policy) as episode:
+    async with open_episode(hostile_task, script, policy, steering=steering) as episode:
         box = episode.box
         box.files.write_text("README.md", f"{ORDER}\n{ESCAPES}\n")
         (box.workspace / ORDER.replace("/", "_")).touch()
