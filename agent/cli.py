@@ -20,7 +20,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from pilotfish.agent import cli_changes, cli_code, cli_index, cli_look, cli_run, cli_serve, cli_tui
+from pilotfish.agent import (
+    cli_changes,
+    cli_code,
+    cli_index,
+    cli_look,
+    cli_run,
+    cli_serve,
+    cli_steer,
+    cli_tui,
+)
 from pilotfish.agent.cli_bench import bench_app
 from pilotfish.agent.cli_output import FAILED, USAGE, OutputError
 from pilotfish.agent.stopping import STOPPED, ended_by_signals, exit_status
@@ -65,6 +74,7 @@ cli_look.add_to(app)
 app.add_typer(cli_index.index_app, name="index")
 cli_changes.add_to(app)
 cli_serve.add_to(app)
+cli_steer.add_to(app)
 
 
 def _tell_version(asked: bool) -> None:
@@ -138,6 +148,8 @@ def _say_as_json(sentence: str) -> None:
 def _explain(error: Exception) -> int:
     """Say what went wrong; returns the exit status."""
     from pilotfish.agent.cli_usage import is_help, usage
+    from pilotfish.agent.control.client import ControlError
+    from pilotfish.agent.control.spawn import StartError
     from pilotfish.agent.events import LogError
     from pilotfish.agent.recorder import CaptureError
     from pilotfish.agent.settings import SettingsError
@@ -156,7 +168,8 @@ def _explain(error: Exception) -> int:
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return USAGE
-    if isinstance(error, LogError | ModelError | SandboxError | CaptureError | IndexingError):
+    known = LogError | ModelError | SandboxError | CaptureError | IndexingError | ControlError | StartError
+    if isinstance(error, known):
         _say_as_json(str(error))
         say(f"pilotfish: {error}", sys.stderr)
         return FAILED

@@ -117,6 +117,10 @@ def people(as_json: bool, supervised: bool = False, folder_to: int | None = None
     from pilotfish.agent.asking import ask_on_terminal
     from pilotfish.agent.control.attending import People
 
+    if folder_to is not None:
+        with contextlib.suppress(OSError):
+            os.set_inheritable(folder_to, False)  # it is to end with this process, not with a program of it
+
     def tell(folder: Path) -> None:
         if folder_to is not None:
             with contextlib.suppress(OSError):

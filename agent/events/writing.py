@@ -35,12 +35,9 @@ class EventLog:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise LogError(cannot("write", folder, error)) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not self._lock():
             os.close(self._fd)
-            message = f"The run {folder} is being written by another process; wait for it or stop it."
-            raise LogError(message) from error
+            raise LogError(f"The run {folder} is being written by another process; wait for it or stop it.")
         run = read_run(folder)
         # Lines that this reader skips have ordinals too.
         self._last = max([event.n for event in run.events], default=0) + len(run.warnings)
@@ -78,6 +75,17 @@ class EventLog:
         self._last += 1
         if self._on_event is not None:
             self._on_event(event)
+
+    def _lock(self) -> bool:
+        """Take the lock. One who only looks whether it is held has it for a moment, which is waited for."""
+        for _ in range(10):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.02)
+            else:
+                return True
+        return False
 
     def _write(self, data: bytes) -> None:
         size = os.fstat(self._fd).st_size

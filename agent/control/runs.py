@@ -1,0 +1,103 @@
+"""The runs that there are, read from the heads and the tails of their logs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pilotfish.agent.events import EVENTS
+
+_HEAD, _TAIL = 64 << 10, 4 << 10
+"""Bytes read of a log's beginning and end. Records of settings or of a long instruction may be longer than
+the tail; then a field that is not found is empty.
+"""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run, in short. What its log does not say is ''.
+
+    playing: whether a process plays it. status: finished, interrupted or failed; '' while it is played and
+    after it was killed. what: the task, or the instruction. began, changed: Unix times.
+    """
+
+    id: str
+    folder: Path
+    playing: bool
+    command: str = ""
+    model: str = ""
+    what: str = ""
+    status: str = ""
+    began: float = 0.0
+    changed: float = 0.0
+
+
+def runs_in(record_dir: Path) -> list[RunInfo]:
+    """The runs in a folder, newest first. What is no run is passed over; a missing folder has none."""
+    try:
+        with os.scandir(record_dir) as entries:
+            folders = [Path(entry.path) for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+    found = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.append(look_at(folder))
+    return sorted(found, key=lambda run: (run.began, run.id), reverse=True)
+
+
+def look_at(folder: Path) -> RunInfo:
+    """One run. Raises OSError where there is no log that can be read."""
+    descriptor = os.open(folder / EVENTS, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        head = os.pread(descriptor, _HEAD, 0)
+        tail = head if found.st_size <= len(head) else os.pread(descriptor, _TAIL, found.st_size - _TAIL)
+        playing = _is_locked(descriptor)
+    finally:
+        os.close(descriptor)
+    started = _record(head.partition(b"\n")[0])
+    ended = _record(tail.rstrip(b"\n").rpartition(b"\n")[2])
+    options = started.get("options")
+    target = options.get("target") if isinstance(options, dict) else None
+    what = (target.get("task") or target.get("instruction")) if isinstance(target, dict) else None
+    status = ended.get("status") if ended.get("type") == "run_ended" and not playing else None
+    began = started.get("t")
+    return RunInfo(
+        id=folder.name,
+        folder=folder,
+        playing=playing,
+        command=_text(started.get("command")),
+        model=_text(started.get("model")),
+        what=_text(what),
+        status=_text(status),
+        began=float(began) if isinstance(began, int | float) else found.st_mtime,
+        changed=found.st_mtime,
+    )
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether a process holds the log's lock. It is let go at once where there is none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
