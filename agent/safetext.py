@@ -20,10 +20,14 @@ _HIDDEN = frozenset(
         *range(0x2060, 0x2070),  # word joiner, invisible operators, direction isolates
         *range(0xFE00, 0xFE10),  # variation selectors
         *range(0xE0000, 0xE0200),  # tags and more variation selectors
+        0x034F,
         0x061C,
         0x115F,
         0x1160,
-        0x180E,
+        0x17B4,
+        0x17B5,
+        *range(0x180B, 0x1810),
+        0x2800,  # the Braille pattern without a dot
         0x3164,
         0xFEFF,
         0xFFA0,
@@ -83,7 +87,7 @@ def warnings(text: str) -> list[str]:
     found = []
     if visible(text) != text:
         found.append("it has characters that do not show; they are spelt out")
-    if _PADDING.search(text):
+    if has_gap(text):
         found.append("it goes on after a long gap; read on to its end")
     for word in _WORD.findall(text):
         if any(char.isascii() and char.isalpha() for char in word) and any(map(_looks_latin, word)):
@@ -91,6 +95,11 @@ def warnings(text: str) -> list[str]:
                 f"{shortened(word, 80)} mixes alphabets whose letters look alike ({_punycode(word)})"
             )
     return list(dict.fromkeys(found))
+
+
+def has_gap(text: str) -> bool:
+    """Whether something stands behind so many blanks or empty lines that it can be out of sight."""
+    return _PADDING.search(text) is not None
 
 
 def _looks_latin(char: str) -> bool:

@@ -47,7 +47,7 @@ def plain(text: str, style: Style | str = "", *, one_line: bool = False, exact: 
         if index:
             shown.append("\n")
             length += 1
-        for piece, marked in _pieces(line, one_line or exact, exact):
+        for piece, marked in pieces(line, spell_tabs=one_line or exact, exact=exact):
             if marked:
                 spans.append(Span(length, length + len(piece), MARKED))
             shown.append(piece)
@@ -57,33 +57,33 @@ def plain(text: str, style: Style | str = "", *, one_line: bool = False, exact: 
     return Content("".join(shown), spans, strip_control_codes=False)
 
 
-def _pieces(line: str, spell_tabs: bool, exact: bool) -> list[tuple[str, bool]]:
+def pieces(line: str, *, spell_tabs: bool = True, exact: bool = True) -> list[tuple[str, bool]]:
     """A line cut into what shows as itself and what is spelt out (True)."""
     if _RUN.fullmatch(line) or (not exact and visible(line, one_line=True) == line):
         return [(line, False)]
-    pieces: list[tuple[str, bool]] = []
-    plain_part = ""
+    found: list[tuple[str, bool]] = []
+    kept = ""
     for char in line:
         if char == "\t" and not spell_tabs:
-            plain_part += " " * (_TAB - (_width(pieces) + cell_len(plain_part)) % _TAB)
+            kept += " " * (_TAB - (_width(found) + cell_len(kept)) % _TAB)
             continue
         spelt = visible(char, one_line=True)
         if exact and char.isspace() and char != " " and spelt == char:
             spelt = char.encode("unicode_escape").decode("ascii")
         if spelt == char:
-            plain_part += char
+            kept += char
             continue
-        if plain_part:
-            pieces.append((plain_part, False))
-            plain_part = ""
-        pieces.append((spelt, True))
-    if plain_part:
-        pieces.append((plain_part, False))
-    return pieces
+        if kept:
+            found.append((kept, False))
+            kept = ""
+        found.append((spelt, True))
+    if kept:
+        found.append((kept, False))
+    return found
 
 
-def _width(pieces: list[tuple[str, bool]]) -> int:
-    return sum(cell_len(piece) for piece, _ in pieces)
+def _width(found: list[tuple[str, bool]]) -> int:
+    return sum(cell_len(piece) for piece, _ in found)
 
 
 def rich(text: str, style: str = "", *, one_line: bool = True) -> Text:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
+from textual.app import App
 
+from pilotfish.agent.control.wire import Question
 from pilotfish.agent.events import CallData
 
 
@@ -24,3 +26,14 @@ def desktop(width: int = 640, height: int = 400) -> npt.NDArray[np.uint8]:
 def call(name: str = "computer", /, **arguments: Any) -> CallData:
     """A call as the model makes it."""
     return CallData(id="c1", name=name, arguments=arguments)
+
+
+def question(call: CallData, **more: Any) -> Question:
+    """A question about a call."""
+    given: dict[str, Any] = {"question": 7, "step": 3, "why": "default_verdict is ask", **more}
+    return Question(call=call, **given)
+
+
+def shown_text(app: App[Any]) -> str:
+    """What stands on the screen, row by row."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())

@@ -1,0 +1,306 @@
+"""The dialog in which a person answers a question of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.timer import Timer
+from textual.widgets import Button, Input
+
+from pilotfish.agent.control import wire
+from pilotfish.agent.events import CallData
+from pilotfish.agent.safetext import counted, shortened
+from pilotfish.agent.tui.edit_arguments import EditArguments
+from pilotfish.agent.tui.exact_view import ExactView
+from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.proposal import Frame, Point, colour_at, proposal
+from pilotfish.agent.tui.question_text import must_be_read, question_lines
+from pilotfish.agent.tui.screen_view import PixelView, ScreenView
+from pilotfish.agent.tui.text import Plain, PlainButton, sentence
+
+DEAF_S = 0.3
+"""For so long after it is shown, and after each key in that time, nothing answers: such a key was meant for
+something else.
+"""
+Send = Callable[[wire.Request], Awaitable[Any]]
+
+
+class ApprovalDialog(ModalScreen[wire.Decide | None]):
+    """Shows exactly what will run, and returns the answer; None leaves the question open."""
+
+    DEFAULT_CSS = """
+    ApprovalDialog > Vertical { width: 100%; height: 100%; background: $surface; }
+    ApprovalDialog .title { height: 1; background: $warning; color: $text; text-style: bold; padding: 0 1;
+        text-wrap: nowrap; text-overflow: ellipsis; }
+    ApprovalDialog #body { height: 1fr; layout: vertical; }
+    ApprovalDialog ExactView { height: 1fr; width: 1fr; padding: 0 0 0 1; }
+    ApprovalDialog #picture { height: 1fr; width: 1fr; layout: horizontal; }
+    ApprovalDialog .status { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    ApprovalDialog .status.refusing { color: $text-error; text-style: bold; }
+    ApprovalDialog #answers { height: 1; }
+    ApprovalDialog Button { width: auto; min-width: 0; margin: 0 1 0 0; }
+    ApprovalDialog.narrow Button { margin: 0; }
+    ApprovalDialog #reason { height: 1; border: none; padding: 0 1; }
+    ApprovalDialog.wide #body { layout: horizontal; }
+    ApprovalDialog.wide #picture { layout: vertical; }
+    ApprovalDialog.small #picture { display: none; }
+    ApprovalDialog.small PixelView { display: none; }
+    ApprovalDialog.picture-only #picture { display: block; }
+    ApprovalDialog.picture-only ExactView { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "approve('once')", "Approve once"),
+        Binding("t", "approve('task')", "Approve for this task"),
+        Binding("d", "deny", "Deny, with a reason"),
+        Binding("e", "edit", "Edit the arguments"),
+        Binding("r", "rule", "Add a rule"),
+        Binding("v", "picture", "See the screen large"),
+        Binding("escape", "later", "Answer later"),
+    ]
+
+    def __init__(
+        self,
+        question: wire.Question,
+        frame: Frame | None = None,
+        cursor: Point | None = None,
+        *,
+        send: Send | None = None,
+    ) -> None:
+        """frame, cursor: the screen as it is now. send: passes a request on to the run, for rules; its
+        errors are shown.
+        """
+        super().__init__()
+        self.question = question
+        self._call = question.call
+        self._frame, self._cursor = frame, cursor
+        self._send = send
+        self._deaf: Timer | None = None
+        self._listening = False
+
+    def compose(self) -> ComposeResult:
+        call = shortened(self.question.call.name, 60)
+        with Vertical():
+            yield Plain(f"Step {self.question.step}: may {call} run this?", classes="title")
+            with Vertical(id="body"):
+                yield ExactView()
+                with Vertical(id="picture"):
+                    yield ScreenView()
+                    yield PixelView()
+            yield Plain(classes="status")
+            with Horizontal(id="answers"):
+                yield PlainButton("Once a", id="once", variant="success", compact=True)
+                yield PlainButton("Task t", id="task", compact=True)
+                yield PlainButton("Deny d", id="deny", variant="error", compact=True)
+                yield PlainButton("Edit e", id="edit", compact=True)
+                yield PlainButton("Rule r", id="rule", compact=True)
+            yield PlainInput(id="reason", placeholder="Reason for the agent; Enter denies, Escape goes back")
+
+    def on_mount(self) -> None:
+        """Show it; nothing answers yet."""
+        self.query_one("#reason").display = False
+        self.query_one("#task").disabled = not self.question.rule
+        self.query_one("#rule").disabled = self._send is None
+        self._show()
+        self.query_one(ExactView).focus()
+        self.call_after_refresh(self._be_deaf)
+
+    @property
+    def listening(self) -> bool:
+        """Whether keys and clicks answer already."""
+        return self._listening
+
+    def show_screen(self, frame: Frame | None, cursor: Point | None = None) -> None:
+        """The live screen has changed."""
+        self._frame, self._cursor = frame, cursor
+        self._show_picture()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The picture stands beside the text, below it, or on a key."""
+        self.set_class(event.size.width >= 100, "wide")
+        self.set_class(event.size.width < 46, "narrow")
+        self.set_class((event.size.width < 100 and event.size.height < 20) or self._frame is None, "small")
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that was meant for something else answers nothing."""
+        if not self._listening:
+            event.stop()
+            event.prevent_default()
+            if self._deaf is not None:
+                self._deaf.reset()
+
+    def on_exact_view_moved(self) -> None:
+        """Say how much is below."""
+        self._show_status()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """The same as the keys."""
+        event.stop()
+        match event.button.id:
+            case "once" | "task" as verdict:
+                self.action_approve(verdict)
+            case "deny":
+                self.action_deny()
+            case "edit":
+                self.action_edit()
+            case _:
+                self.action_rule()
+
+    def action_approve(self, verdict: str) -> None:
+        """Let the call run, once or like this from now on."""
+        if not self._listening or self._writing:
+            return
+        if verdict == "task" and (not self.question.rule or self._edited):
+            self._refuse("Only the call as the agent made it can be approved for the task; approve it once.")
+            return
+        if must_be_read(self.question, self._call) and not self.query_one(ExactView).end_seen:
+            self._refuse("Read to the end first (End): something stands behind a long gap.")
+            return
+        self.dismiss(self._answer("once" if verdict == "once" else "task"))
+
+    def action_deny(self) -> None:
+        """Ask for the reason."""
+        if self._listening and not self._writing:
+            self.query_one("#answers").display = False
+            reason = self.query_one("#reason", PlainInput)
+            reason.display = True
+            reason.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The reason is written."""
+        event.stop()
+        self.dismiss(self._answer("deny", event.value))
+
+    def action_later(self) -> None:
+        """Leave the reason, or the question."""
+        if not self._listening:
+            return
+        if self._writing:
+            self.query_one("#reason").display = False
+            self.query_one("#answers").display = True
+            self.query_one(ExactView).focus()
+        else:
+            self.dismiss(None)
+
+    def action_edit(self) -> None:
+        """Change the arguments; what comes of it is shown before it can be approved."""
+        if self._listening and not self._writing:
+            self.app.push_screen(EditArguments(self._call), self._take_arguments)
+
+    def action_rule(self) -> None:
+        """Write a rule, for this run or for all."""
+        if not self._listening or self._writing or self._send is None:
+            return
+        from pilotfish.agent.tui.rules import RuleForm  # it shows calls as this dialog does
+
+        self.app.push_screen(RuleForm(self.question.rule or {"tool": self._call.name}), self._take_rule)
+
+    def action_picture(self) -> None:
+        """Change between text and picture where both have no room."""
+        if not self._writing:
+            self.toggle_class("picture-only")
+            self.call_after_refresh(self._show_picture)
+
+    @property
+    def _edited(self) -> bool:
+        # Not by comparing the arguments: to Python 1, 1.0 and True are equal.
+        return _digest(self._call) != _digest(self.question.call)
+
+    @property
+    def _writing(self) -> bool:
+        return bool(self.query_one("#reason").display)
+
+    def _answer(self, verdict: Any, reason: str = "") -> wire.Decide:
+        return wire.Decide(
+            question=self.question.question,
+            verdict=verdict,
+            digest=_digest(self.question.call),
+            reason=reason,
+            arguments=self._call.arguments if self._edited and verdict == "once" else None,
+        )
+
+    def _take_arguments(self, arguments: dict[str, Any] | None) -> None:
+        if arguments is not None:
+            self._call = CallData(id=self._call.id, name=self._call.name, arguments=arguments)
+            self._show()
+        self._be_deaf()
+
+    def _take_rule(self, request: wire.AddRule | None) -> None:
+        if request is not None and self._send is not None:
+            self.run_worker(self._add_rule(request))
+        self._be_deaf()
+
+    async def _add_rule(self, request: wire.AddRule) -> None:
+        assert self._send is not None
+        try:
+            await self._send(request)
+        except Exception as error:
+            self._refuse(sentence(error))
+            return
+        self.query_one(".status", Plain).update(
+            "The rule holds for the calls that come; answer this one still."
+        )
+
+    def _be_deaf(self) -> None:
+        self._listening = False
+        if self._deaf is not None:
+            self._deaf.stop()
+        self._deaf = self.set_timer(DEAF_S, self._listen)
+
+    def _listen(self) -> None:
+        self._listening = True
+        self.query_one(ExactView).focus()  # an early click on a button must not leave it to Enter
+        self._show_status()
+
+    def _show(self) -> None:
+        words = ""
+        if self._frame is not None:
+            height, width, _ = self._frame.shape
+            what = proposal(self._call, width, height, self._cursor, self._pixel)
+            if what.point or what.region or what.start:
+                words = what.words
+                if what.point:
+                    words += f", where it is {colour_at(self._frame, what.point) or 'outside the screen'}"
+        elif self._pixel:
+            words = f"pixel ({self._pixel[0]}, {self._pixel[1]})"
+        self.query_one(ExactView).show(question_lines(self.question, self._call, words, edited=self._edited))
+        self._show_picture()
+
+    @property
+    def _pixel(self) -> Point | None:
+        return None if self._edited else self.question.pixel
+
+    def _show_picture(self) -> None:
+        picture = self.query_one(ScreenView)
+        picture.show(self._frame, self._cursor, self._call, self._pixel)
+        point = picture.proposal.point if picture.proposal else None
+        pixels = self.query_one(PixelView)
+        pixels.display = point is not None
+        if self._frame is not None and point is not None:
+            pixels.show(self._frame, point)
+
+    def _show_status(self) -> None:
+        status = self.query_one(".status", Plain)
+        status.remove_class("refusing")
+        below = self.query_one(ExactView).below
+        other = "Esc: later" if self._frame is None else "v: the screen, Esc: later"
+        if not self._listening:
+            status.update("…")
+        elif below:
+            status.update(f"{counted(below, 'more row')} below (Page Down), {other}")
+        else:
+            status.update(f"That is all of it, {other}")
+
+    def _refuse(self, words: str) -> None:
+        status = self.query_one(".status", Plain)
+        status.add_class("refusing")
+        status.update(words)
+
+
+def _digest(call: CallData) -> str:
+    return wire.call_digest(call.name, call.arguments)

@@ -1,0 +1,91 @@
+"""Fields to edit text in that show what does not show as itself, and never change it by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.cells import cell_len
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.content import Content
+from textual.widgets import Input, TextArea
+
+from pilotfish.agent.safetext import visible
+from pilotfish.agent.tui.text import plain
+
+_REVERSE = Style(reverse=True)
+
+
+def stand_in(char: str) -> str:
+    """One character of one cell or more that stands for `char` where it would not show as itself."""
+    if visible(char, one_line=True) == char:
+        return char
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\ufffd"
+
+
+def stood_in(text: str) -> Text:
+    """A line, character for character, with stand-ins in reverse video."""
+    shown = "".join(map(stand_in, text))
+    line = Text(shown, no_wrap=True, overflow="ignore", end="")
+    for index, (char, instead) in enumerate(zip(text, shown, strict=True)):
+        if char != instead:
+            line.stylize(_REVERSE, index, index + 1)
+    return line
+
+
+class PlainInput(Input):
+    """One line to edit. Its value may hold anything, line feeds too, and stays what it is."""
+
+    def __init__(self, value: str = "", *, placeholder: str = "", **options: Any) -> None:
+        super().__init__(value, placeholder=visible(placeholder, one_line=True), **options)
+
+    @property
+    def _value(self) -> Text:
+        return Text("•" * len(self.value), end="") if self.password else stood_in(self.value)
+
+    def _position_to_cell(self, position: int) -> int:
+        return cell_len("".join(map(stand_in, self.value[:position])))
+
+    def _cell_offset_to_index(self, offset: int) -> int:
+        offset += self.scroll_offset.x
+        cells = 0
+        for index, char in enumerate(self.value):
+            cells += cell_len(stand_in(char))
+            if offset < cells:
+                return index
+        return len(self.value)
+
+
+class PlainArea(TextArea):
+    """Several lines to edit. It can hold what `can_edit` says; of what is pasted, the rest is spelt out."""
+
+    def __init__(self, text: str = "", **options: Any) -> None:
+        super().__init__(text, soft_wrap=True, tab_behavior="focus", **options)
+
+    @staticmethod
+    def can_edit(text: str) -> bool:
+        """Whether every character shows as itself, so that the text comes back as it is."""
+        return "\r" not in text and visible(text) == text
+
+    def get_line(self, line_index: int) -> Text:
+        """One line as it is drawn."""
+        line = self.document.get_line(line_index)
+        if line.isprintable():
+            return super().get_line(line_index)
+        shown = "".join(char if char == "\t" else stand_in(char) for char in line)
+        return Text(shown, end="", no_wrap=True)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        event.prevent_default()
+        if not self.read_only and (result := self._replace_via_keyboard(visible(text), *self.selection)):
+            self.move_cursor(result.end_location)
+
+
+def label(text: str, note: str = "") -> Content:
+    """What stands above a field."""
+    return Content.assemble(plain(text, "bold", one_line=True), *([plain(f"  {note}")] if note else []))

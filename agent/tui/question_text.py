@@ -1,0 +1,81 @@
+"""What a person is shown of a question before it is answered: everything that will run, line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pilotfish.agent.control import wire
+from pilotfish.agent.events import CallData
+from pilotfish.agent.safetext import has_gap, visible, warnings
+from pilotfish.agent.tui.exact_view import Line, numbered
+
+
+def question_lines(
+    question: wire.Question, call: CallData, words: str = "", *, edited: bool = False
+) -> list[Line]:
+    """The lines for a call that is proposed. call: the question's, or with `edited` what a person has made of
+    it. words: what it would do on the screen.
+    """
+    told = [] if edited else question.warnings
+    lines = [Line(f"! {warning}", "warning") for warning in dict.fromkeys([*told, *overlooked(call)])]
+    if question.run_warning:
+        lines.append(Line(f"! {question.run_warning}", "warning"))
+    if edited:
+        lines.append(Line("! you have edited the arguments", "warning"))
+    lines.append(Line(f"Why it is asked: {question.why}", "faint"))
+    if words:
+        lines.append(Line(f"On the screen: {words}", "faint"))
+    if not re.fullmatch(r"[a-z_]{1,16}", call.name):  # such a name stands whole in the title
+        lines += [Line("The tool", "head"), *numbered(call.name)]
+    for name, value in call.arguments.items():
+        lines += [Line(f"{name}: {_kind(value)}", "head"), *numbered(argument_text(value))]
+    if not call.arguments:
+        lines.append(Line("It has no arguments.", "faint"))
+    if question.diff and not edited:
+        lines.append(Line("What it changes", "head"))
+        lines += [Line(line.text, _tone(line), line.number, line.goes_on) for line in numbered(question.diff)]
+    if question.rule and not edited:
+        lines.append(Line("What is allowed from then on if you approve for this task", "head"))
+        lines += numbered("\n".join(f"{name} = {_json(value)}" for name, value in question.rule.items()))
+    return lines
+
+
+def overlooked(call: CallData) -> list[str]:
+    """What could be overlooked in a call, a sentence each."""
+    return [
+        f"{visible(name, one_line=True)}: {warning}"
+        for name, value in call.arguments.items()
+        for warning in warnings(argument_text(value))
+    ]
+
+
+def must_be_read(question: wire.Question, call: CallData) -> bool:
+    """Whether something stands so far below that the end has to be seen before it is approved."""
+    return any(has_gap(text) for text in [question.diff, *map(argument_text, call.arguments.values())])
+
+
+def argument_text(value: Any) -> str:
+    """An argument as it is shown: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, str):
+        return "JSON"
+    lines = value.count("\n") + 1
+    parts = [f"{len(value):,} character{'s' if len(value) != 1 else ''}"]
+    if lines > 1:
+        parts.append(f"{lines:,} lines")
+    return "text, " + ", ".join(parts)
+
+
+def _tone(line: Line) -> str:
+    if line.text.startswith("+"):
+        return "added"
+    return "removed" if line.text.startswith("-") else "said"
