@@ -55,7 +55,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     ApprovalDialog.picture-only ExactView { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("a", "approve('once')", "Approve once"),
+        Binding("y", "approve('once')", "Approve once"),
         Binding("t", "approve('task')", "Approve for this task"),
         Binding("d", "deny", "Deny, with a reason"),
         Binding("e", "edit", "Edit the arguments"),
@@ -94,7 +94,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
                     yield PixelView()
             yield Plain(classes="status")
             with Horizontal(id="answers"):
-                yield PlainButton("Once a", id="once", variant="success", compact=True)
+                yield PlainButton("Once y", id="once", variant="success", compact=True)
                 yield PlainButton("Task t", id="task", compact=True)
                 yield PlainButton("Deny d", id="deny", variant="error", compact=True)
                 yield PlainButton("Edit e", id="edit", compact=True)

@@ -97,7 +97,7 @@ async def test_every_argument_is_shown_whole_and_approving_says_so() -> None:
         ]
         assert "below" in app.status()
         assert "more rows" in app.status()
-        await pilot.press("a")
+        await pilot.press("y")
     assert app.answers == [
         Decide(question=7, verdict="once", digest=call_digest("shell", asked.call.arguments))
     ]
@@ -136,10 +136,10 @@ async def test_warnings_stand_first_and_the_reason_the_rule_and_the_diff_follow(
 async def test_keys_typed_before_it_was_shown_answer_nothing() -> None:
     app = _App(question(call("shell", command="ls")))
     async with app.run_test() as pilot:
-        for key in ("a", "t", "enter", "escape", "d"):
+        for key in ("y", "t", "enter", "escape", "d"):
             app.simulate_key(key)
         await pilot.pause()
-        app.simulate_key("a")
+        app.simulate_key("y")
         await pilot.click("#once")
         assert not app.dialog.listening
         await _listening(pilot, app)
@@ -172,8 +172,8 @@ async def test_letters_of_a_reason_approve_nothing() -> None:
     app = _App(question(call("shell", command="ls"), rule={"verdict": "allow"}))
     async with app.run_test() as pilot:
         await _listening(pilot, app)
-        await pilot.press("d", *"at ever", "enter")
-    assert [answer and (answer.verdict, answer.reason) for answer in app.answers] == [("deny", "at ever")]
+        await pilot.press("d", *"yet ever", "enter")
+    assert [answer and (answer.verdict, answer.reason) for answer in app.answers] == [("deny", "yet ever")]
 
 
 async def test_for_this_task_needs_a_rule_and_the_mouse_does_as_well() -> None:
@@ -198,13 +198,13 @@ async def test_what_hides_behind_a_gap_has_to_be_seen(command: str) -> None:
         await _listening(pilot, app)
         assert "after a long gap" in " ".join(shown_text(app).split())
         assert not app.dialog.query_one(ExactView).end_seen
-        await pilot.press("a")
+        await pilot.press("y")
         assert app.answers == []
         assert "Read to the end" in app.status()
         await pilot.press("home", "end")
         await pilot.pause()
         assert app.dialog.query_one(ExactView).end_seen
-        await pilot.press("a")
+        await pilot.press("y")
     assert [answer and answer.verdict for answer in app.answers] == ["once"]
 
 
@@ -227,7 +227,7 @@ async def test_edited_arguments_are_shown_before_they_can_be_approved() -> None:
         assert "rm '[b]'" in shown_text(app)
         await pilot.press("t")
         assert app.answers == []
-        await pilot.press("a")
+        await pilot.press("y")
     assert app.answers == [
         Decide(
             question=7,
@@ -269,7 +269,7 @@ async def test_the_form_says_what_the_tool_would_not_take() -> None:
         whole.text = '{"command": "b"}'
         await pilot.press("ctrl+s")
         await _listening(pilot, app)
-        await pilot.press("a")
+        await pilot.press("y")
     assert [answer and answer.arguments for answer in app.answers] == [{"command": "b"}]
 
 
@@ -279,7 +279,7 @@ async def test_one_and_true_are_not_the_same_arguments() -> None:
         await _listening(pilot, app)
         app.dialog._take_arguments({"count": True})
         await _listening(pilot, app)
-        await pilot.press("a")
+        await pilot.press("y")
     assert [answer and answer.arguments for answer in app.answers] == [{"count": True}]
     assert app.answers[0] is not None
     assert app.answers[0].arguments is not None
