@@ -47,9 +47,13 @@ class Keeper:
         if self._waiting:
             self._waiting -= 1
             return
+        await self.keep(step, call.name)
+
+    async def keep(self, step: int, what: str) -> None:
+        """Take one before a step. what: for what, in a word or a few."""
         began_s = time.monotonic()
         try:
-            taken = self._box.find_snapshot(await self._box.snapshot(f"before step {step}, {call.name}"))
+            taken = self._box.find_snapshot(await self._box.snapshot(f"before step {step}, {what}"))
         except SandboxError as error:
             # What failed will mostly fail again, and finding that out costs time in every step.
             self._pause = min(_LONGEST_PAUSE, 2 * self._pause + 1)

@@ -89,6 +89,18 @@ class MachineBroke(EpisodeOver):
     name, status = "sandbox_error", "error"
 
 
+class GoBack(Exception):
+    """A person wants the run to be before step `to` again, where the episode will go on."""
+
+    def __init__(self, to: int) -> None:
+        super().__init__(f"back to before step {to}")
+        self.to = to
+
+
+class HandsWanted(Exception):
+    """A person wants mouse and keyboard, and the answer that the model is at is given up for it."""
+
+
 class NotExecuted(Exception):
     """A call that was not executed; the message is what the model is told."""
 
@@ -118,6 +130,8 @@ class Budget:
     used_tokens: int = 0
     format_errors: int = 0
     started_s: float = field(default_factory=time.monotonic)
+    began: dict[int, float] = field(default_factory=dict)
+    """Seconds that had been used when a step began, for those that have."""
     whole: Budget | None = None
     """Of the task that this is a part of: time that does not run here does not run there."""
     _held_s: float | None = None
@@ -144,6 +158,16 @@ class Budget:
     def start_clock(self) -> None:
         """Count the seconds from now: setting a task up is not the model's time."""
         self.started_s = time.monotonic()
+
+    def begin_step(self) -> None:
+        """The next step begins."""
+        self.began.setdefault(self.used_steps + 1, self.elapsed_s)
+
+    def back_to(self, step: int) -> None:
+        """Have used so many seconds as when a step began; none where that is not known."""
+        self.started_s = time.monotonic() - self.began.get(step, 0.0)
+        self.began = {number: seconds for number, seconds in self.began.items() if number < step}
+        self.format_errors = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 from pilotfish.agent import events as log
 from pilotfish.agent.approval import Approval, Approved
+from pilotfish.agent.control.reach import NO_SCREEN
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.health import Health
 from pilotfish.agent.keeping import Keeper
+from pilotfish.agent.lending import Lender
 from pilotfish.agent.limits import (
     RESAMPLES,
     Answered,
@@ -28,6 +30,7 @@ from pilotfish.agent.limits import (
     Finished,
     FormatError,
     FormatLimit,
+    HandsWanted,
     Infeasible,
     MachineBroke,
     ModelBroke,
@@ -43,9 +46,10 @@ from pilotfish.agent.prompt import NOT_EXECUTED, no_call, sent_back_turn
 from pilotfish.agent.recorder import CaptureError, Observed
 from pilotfish.agent.reply import OnProgress, Reply, read_reply
 from pilotfish.agent.resume import Standing
+from pilotfish.agent.stepback import Traveller, Way
 from pilotfish.agent.transcript import Transcript
 from pilotfish.agent.view import View, Watching
-from pilotfish.agent.waiting import or_stopped
+from pilotfish.agent.waiting import Turn, or_stopped
 from pilotfish.model.protocol import (
     CallChunk,
     Limits,
@@ -108,8 +112,8 @@ class Episode:
     watching: Watching = field(default_factory=Watching)
     conversation: Conversation = field(default_factory=Conversation)
     resumed: Standing | None = None
-    """Where an earlier process left this episode. The workspace is as it was left, so it is not set up
-    again.
+    """Where an earlier process left this episode, or a step back has brought it. Unless there is a way to go,
+    the workspace is as it was left, and it is not set up again.
     """
     keeps_tools: bool = False
     """Leave the tools open for the next episode in the same sandbox; else they are closed before grading."""
@@ -146,7 +150,9 @@ class Episode:
             self._keeper = Keeper(self.box, self.events)
 
     async def run(self) -> Outcome:
-        """Play the episode to its end and grade it. Raises `log.LogError` only: all else is an outcome."""
+        """Play the episode to its end and grade it. Raises `GoBack` when a person wants it to go on before an
+        earlier step, and `log.LogError`: all else is an outcome.
+        """
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
@@ -171,7 +177,11 @@ class Episode:
                 self._hear_later()
         else:
             await self._heed_people()
-            await self.act(await self.decide())
+            try:
+                reply = await self.decide()
+            except HandsWanted:
+                return  # the step begins again by lending them
+            await self.act(reply)
         await self._see_whether_it_ended()
 
     async def decide(self) -> Reply:
@@ -237,10 +247,33 @@ class Episode:
 
     async def _heed_people(self) -> None:
         """Hold while a person wants it, and tell the model what a person has said meanwhile."""
+        self.budget.begin_step()
+        reach = self.steering.reach
+        self._say_what_can_be_reached()
         with self.budget.held():
             messages = await self._or_stopped(self.steering.before_step(self._step, part=self.is_part))
+            while reach.halt.is_set():
+                await self._lend()
+                messages = await self._or_stopped(self.steering.before_step(self._step, part=self.is_part))
         for text in messages:
             self._transcript.spoken(self._step, text)
+
+    def _say_what_can_be_reached(self) -> None:
+        screen = self._view.screen
+        why = "" if screen is not None else NO_SCREEN
+        if self.is_part:
+            why = "A sub-task is at work, which has no screen; wait until it is over."
+        elif screen is not None and screen.shared:
+            why = "The run works on your own desktop, where your mouse and keyboard are yours anyway."
+        self.steering.reach.no_hands = why
+        can_go = self.steering.reach.check_back is not None and (self._step > 1 or self.is_part)
+        self.steering.change(can_take_over=not why, can_step_back=can_go)
+
+    async def _lend(self) -> None:
+        """Lend mouse and keyboard to the person who wants them."""
+        assert self._view.screen is not None
+        lender = Lender(self.steering.reach, self.tools, self._keeper, self._look, self._or_stopped)
+        await lender.lend(self._view.screen, self._transcript, self._step)
 
     async def _look_over(self, over: EpisodeOver) -> None:
         """Have the work of a model that has finished looked at. Raises `over` if it is accepted; it is not
@@ -273,7 +306,10 @@ class Episode:
         if not self.is_part:
             self.steering.change(phase="starting", step=0, episode=self.number, task=self.task)
         if self.resumed is not None:
-            self._take_over(self.resumed)
+            self._take_up(self.resumed)
+            if self.resumed.way is not None:
+                await self._go_back(self.resumed.way, stack)
+                await self._show(stack)
             return
         instruction = ""
         try:
@@ -289,6 +325,7 @@ class Episode:
             raise
         self.budget.start_clock()
         self._record_start(instruction, seen)
+        await self._show(stack)
         before = ""
         if self.repository is not None:
             limits = replace(self.sampling, max_seconds=self.budget.remaining_s)
@@ -296,8 +333,29 @@ class Episode:
         self._transcript.open(instruction, seen, before)
         await self._see_whether_it_ended()
 
-    def _take_over(self, standing: Standing) -> None:
-        """Go on where another process stopped; only tasks without a display can be taken over."""
+    async def _show(self, stack: contextlib.AsyncExitStack) -> None:
+        """Let those who watch see the screen, until the stack is left."""
+        screen = self._view.screen
+        camera = None if screen is None else self.box.camera(screen.display)
+        if screen is not None and camera is not None:
+            self.steering.reach.show(screen, camera)
+            stack.push_async_callback(self.steering.reach.hide)
+
+    async def _go_back(self, way: Way, stack: contextlib.AsyncExitStack) -> None:
+        """Have files and screen be what they were before a step."""
+        traveller = Traveller(
+            self.box, self.environment, self._view, self.tools, self.events.frames, self._or_stopped
+        )
+        try:
+            arrived = await traveller.go(way, stack)
+        except (StartError, SandboxError, CaptureError) as error:
+            raise MachineBroke(str(error)) from error
+        self.budget.back_to(way.to)
+        self._transcript.stepped_back(way.step, way.to, arrived.note, arrived.told, arrived.seen)
+        self.steering.went_back(arrived.note)
+
+    def _take_up(self, standing: Standing) -> None:
+        """Know what was said and used before."""
         self.conversation = standing.conversation
         self._transcript = Transcript(self.events, self.conversation)
         self.budget.used_steps, self.budget.used_tokens = standing.used_steps, standing.used_tokens
@@ -350,7 +408,8 @@ class Episode:
             self.steering.begin_answer()
             async with asyncio.timeout(seconds + STALL_S):
                 chunks = self.model.respond(messages, self._specs, stop=self.stop, limits=limits)
-                reply = await self._or_stopped(read_reply(chunks, self.on_progress, self.steering.wrote))
+                reading = read_reply(chunks, self.on_progress, self.steering.wrote)
+                reply = await self._or_stopped(reading, self.steering.reach.halt)
         except TimeoutError:
             raise ModelBroke(
                 f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
@@ -476,5 +535,5 @@ class Episode:
         except (MachineBroke, SandboxError) as error:
             return Grade(0.0, False, f"The task cannot be graded: {error}")
 
-    async def _or_stopped(self, work: Awaitable[T]) -> T:
-        return await or_stopped(work, self.stop, self._breaking)
+    async def _or_stopped(self, work: Awaitable[T], *turns: Turn) -> T:
+        return await or_stopped(work, self.stop, self._breaking, self.steering.reach.turn, *turns)

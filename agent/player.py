@@ -8,22 +8,26 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pilotfish.agent import events as log
+from pilotfish.agent.control.refusal import Refusal
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.events import EventLog
-from pilotfish.agent.limits import Budget, Stopped
+from pilotfish.agent.limits import Budget, GoBack, Stopped
 from pilotfish.agent.loop import Episode, Outcome, Review
 from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import Standing
+from pilotfish.agent.resume import Standing, standing
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import fitted
+from pilotfish.agent.stepback import NoWay, unfinished, way_back
 from pilotfish.agent.subtask import hand_over
 from pilotfish.agent.view import Watching
 from pilotfish.agent.waiting import or_stopped
@@ -110,12 +114,42 @@ class Player:
         """Play one job to its end. Raises `SandboxError` when there is no sandbox to play in, and
         `LogError`.
         """
-        try:
-            box = await self._box_for(job)
-        except Stopped as over:
-            return Outcome(over.name, over.reason, Grade(0.0, None, over.reason), "", 0, 0.0)
         settings = self._settings
-        episode = Episode(
+        budget = Budget(
+            steps=settings.max_steps or job.limits.steps,
+            seconds=settings.max_seconds or job.limits.seconds,
+            tokens=settings.max_tokens or job.limits.tokens,
+        )
+        while True:
+            try:
+                box = await self._box_for(job, again=resumed is not None)
+            except Stopped as over:
+                return Outcome(over.name, over.reason, Grade(0.0, None, over.reason), "", 0, 0.0)
+            episode = self._episode(job, model, box, budget, resumed, watching)
+            self._steering.reach.check_back = partial(self._check_back, job)
+            try:
+                outcome = await episode.run()
+            except GoBack as back:
+                resumed = await self._go_back(job, budget.used_steps + 1, back.to)
+                continue
+            except BaseException:
+                await self._close_box()
+                raise
+            if not job.shared or outcome.end == "sandbox_error":
+                await self._close_box()
+            return outcome
+
+    def _episode(
+        self,
+        job: Job,
+        model: Model,
+        box: Sandbox,
+        budget: Budget,
+        resumed: Standing | None,
+        watching: Watching | None,
+    ) -> Episode:
+        settings = self._settings
+        return Episode(
             number=job.number,
             task=job.task,
             environment=job.environment,
@@ -124,11 +158,7 @@ class Player:
             model=model,
             events=self._events,
             policy=self._policy,
-            budget=Budget(
-                steps=settings.max_steps or job.limits.steps,
-                seconds=settings.max_seconds or job.limits.seconds,
-                tokens=settings.max_tokens or job.limits.tokens,
-            ),
+            budget=budget,
             stop=self._stop,
             seed=job.seed,
             sampling=sampling(settings, job.seed),
@@ -143,21 +173,45 @@ class Player:
             on_progress=self.on_progress,
             steering=self._steering,
         )
-        try:
-            outcome = await episode.run()
-        except BaseException:
-            await self._close_box()
-            raise
-        if not job.shared or outcome.end == "sandbox_error":
-            await self._close_box()
-        return outcome
 
-    async def _box_for(self, job: Job) -> Sandbox:
+    def _check_back(self, job: Job, to: int) -> None:
+        """Raise `Refusal` where a job cannot go back to before a step."""
+        run = log.read_run(self._events.folder)
+        try:
+            if run.started.host_desktop:
+                raise NoWay("The run works on your own desktop, which cannot be brought back to what it was.")
+            way = way_back(run.episodes()[-1], to, keeps_files=job.snapshots is not None)
+            if self._box is not None:
+                for snapshot in {way.first, way.at} - {""}:
+                    self._box.find_snapshot(snapshot)
+        except (NoWay, SandboxError) as error:
+            raise Refusal(str(error)) from error
+
+    async def _go_back(self, job: Job, step: int, to: int) -> Standing:
+        """Where an episode goes on that a person wants to be before a step again. What is played ends here;
+        without a screen the sandbox stays.
+        """
+        self._steering.reach.turn.clear()
+        self._steering.change(phase="starting")
+        self._events.append(log.SteppedBack(step=step, to=to, over=False))
+        if job.repository is not None:
+            job.repository.tell_anew()
+        here = standing_before(self._events.folder, job, new_conversation(self._settings))
+        assert here.way is not None
+        if here.way.things is not None:
+            await self._close_box()
+        for tool in self._tools.values():
+            await tool.close()
+        return here
+
+    async def _box_for(self, job: Job, *, again: bool) -> Sandbox:
+        """again: for a job that goes on in the sandbox that there is, if there is one."""
         spec = fitted(job.environment.sandbox_spec(), self._settings)
         if job.workspace is not None:
             spec = replace(spec, workspace=job.workspace)
         spec = replace(spec, snapshots=job.snapshots)
-        if self._box is not None and not (job.shared and self._box.is_open and self._box.spec == spec):
+        fits = self._box is not None and self._box.is_open and self._box.spec == spec
+        if self._box is not None and not (fits and (job.shared or again)):
             await self._close_box()
         if self._box is None:
             self._box = await self._start(spec)
@@ -188,6 +242,20 @@ class Player:
         if box is not None:
             await box.close()
         self._network.flush()
+
+
+def standing_before(folder: Path, job: Job, conversation: Conversation) -> Standing:
+    """Where a job stands whose log breaks off in a step back, with the way to go. Raises `LogError`."""
+    run = log.read_run(folder)
+    group = run.episodes()[-1]
+    back = unfinished(group)
+    assert back is not None
+    here = standing(group, run.frames, conversation, "" if job.repository is None else job.repository.text)
+    try:
+        here.way = way_back(group, back.to, keeps_files=job.snapshots is not None)
+    except NoWay as error:
+        raise log.LogError(str(error)) from error
+    return here
 
 
 def new_conversation(settings: Settings) -> Conversation:

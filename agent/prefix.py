@@ -124,6 +124,7 @@ class RepositoryPrefix:
         """What stands before the task; '' where nothing is laid out."""
         if earlier is not None and earlier.digest:
             self._layout, self.text = read_layout(events.folder, earlier)
+        self._first = self._layout
 
     async def prepare(self, tools: Sequence[ToolSpec], limits: Limits, stop: asyncio.Event) -> str:
         """Lay the repository out and have the model read it; returns the text. limits: of an answer."""
@@ -149,7 +150,7 @@ class RepositoryPrefix:
             )
             self.text = ""
             return
-        self._layout = layout
+        self._layout = self._first = layout
         self._record = log.LaidOut(
             digest=digest,
             tokens=self._count(self.text),
@@ -192,6 +193,10 @@ class RepositoryPrefix:
                 note=kept.note,
             )
         )
+
+    def tell_anew(self) -> None:
+        """Take nothing to be told of changes; those that there are come with the next call."""
+        self._layout, self._stale = self._first, set()
 
     async def changes(self) -> str:
         """What has changed in the laid out files since they were last told, marked; '' for nothing."""

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilotfish.agent import events as log
+from pilotfish.agent.approval import changed_note
 from pilotfish.agent.damage import SMALL_AREA, Rect
 from pilotfish.agent.prefix import without_changes
 from pilotfish.agent.recorder import Observed
@@ -217,7 +218,8 @@ class Reenactment:
             note = "A sub-task did this, whose own calls stand before it."
             return await self._with_frame(replace(found, note=note), thing, await self._look(thing), compares)
         result, seen = await self.or_stopped(self._execute(thing.call, thing.parent))
-        text = first_difference(without_changes(thing.result.text), result.text)
+        said = without_changes(thing.result.text).removeprefix(f"{changed_note(thing.call)}\n")
+        text = first_difference(said, result.text)
         return await self._with_frame(replace(found, text=text), thing, seen, compares)
 
     async def _execute(self, call: log.CallData, parent: int) -> tuple[ToolResult, Observed | None]:

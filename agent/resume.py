@@ -28,6 +28,7 @@ from pilotfish.agent.prompt import (
     tool_turn,
 )
 from pilotfish.agent.reply import Reply
+from pilotfish.agent.stepback import Way
 from pilotfish.model.protocol import CallChunk, Clip, EndChunk, Image, Message, ToolCall
 
 
@@ -45,6 +46,8 @@ class Standing:
     closing: list[tuple[log.CallData, str]] = field(default_factory=list)
     pending: Reply | None = None
     """The last answer, if a person had been asked about its call and nothing has come of that."""
+    way: Way | None = None
+    """How files and screen come to be what they were, where that has to be done."""
     later: list[Message] = field(default_factory=list)
     """Turns of a person that come after what becomes of the last answer."""
 

@@ -52,6 +52,27 @@ class Transcript:
         self._events.append(log.Spoken(step=step, text=text))
         self._conversation.append(person_turn(text))
 
+    def took_over(self, step: int) -> None:
+        """Record that a person has mouse and keyboard."""
+        self._events.append(log.TookOver(step=step))
+
+    def gave_back(self, step: int, text: str, seen: Observed | None, *, inputs: int, seconds: float) -> None:
+        """Record that they have come back, and tell it unless there is nothing to be told."""
+        clip, seconds = self.clip_data(seen), round(seconds, 3)
+        self._events.append(log.GaveBack(step=step, text=text, clip=clip, inputs=inputs, seconds=seconds))
+        self._tell(text, seen)
+
+    def stepped_back(self, step: int, to: int, note: str, told: str, seen: Observed | None) -> None:
+        """Record that the run is before a step again, and tell what the model has to know of it."""
+        clip = self.clip_data(seen)
+        self._events.append(log.SteppedBack(step=step, to=to, note=note, told=told, clip=clip))
+        self._tell(told, seen)
+
+    def _tell(self, text: str, seen: Observed | None) -> None:
+        if text:
+            word, clip = (None, None) if seen is None else (seen.word, seen.clip)
+            self._conversation.append(person_turn(text, word, clip))
+
     def intent(self, step: int, said: CallChunk) -> None:
         """Record a call that is about to run."""
         self._events.append(log.Intended(step=step, call=_call_data(said)))

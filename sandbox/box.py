@@ -8,7 +8,7 @@ import errno
 import json
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -258,9 +258,12 @@ class Sandbox:
             self._vitals.add(vital, process)
         return process
 
-    async def snapshot(self, label: str = "") -> str:
-        """Keep the workspace's files as they are now; returns an id. Only what changed is read."""
-        return await _on_files(lambda goes_on: self._snapshots.take(label, goes_on))
+    async def snapshot(self, label: str = "", *, needed: Collection[str] = ()) -> str:
+        """Keep the workspace's files as they are now; returns an id. Only what changed is read.
+
+        needed: snapshots that are not to be dropped for it.
+        """
+        return await _on_files(lambda goes_on: self._snapshots.take(label, goes_on, needed=needed))
 
     async def restore(self, snapshot: str) -> Restored:
         """Give the workspace the files that it had at `snapshot`.

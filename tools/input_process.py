@@ -99,15 +99,15 @@ class InputProcess:
                     time.sleep(_DRAG_STEP_S)
                 time.sleep(_DRAG_PAUSE_S)
 
-    def button(self, at: list[int] | None, press: bool, keys: list[str]) -> bool:
-        """Press or release the left button; False if it was so already."""
+    def button(self, at: list[int] | None, press: bool, keys: list[str], which: str = "left") -> bool:
+        """Press or release a button; False if it was so already."""
         with self._keyboard.hold(keys):
             self._move_to(at)
-            changed = self._is_down("left") != press
+            changed = self._is_down(which) != press
             if press:
-                self._button_down("left")
+                self._button_down(which)
             else:
-                self._button_up("left")
+                self._button_up(which)
         return changed
 
     def scroll(self, at: list[int] | None, direction: str, amount: int, keys: list[str]) -> None:

@@ -12,12 +12,13 @@ import json
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from pilotfish.agent.control.steering import Refusal, Steering
+from pilotfish.agent.control.refusal import Refusal
+from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.control.wire import (
     REQUEST,
     SOCKET,
@@ -158,6 +159,7 @@ class Server:
             pass  # it has gone
         finally:
             del self._clients[client.number]
+            self._steering.reach.unwatch(client.say)
             if self._controller == client.number:
                 self._controller = None
             client.end()
@@ -184,20 +186,34 @@ class Server:
             except asyncio.LimitOverrunError:
                 client.say(Refused(id=0, sentence=f"A request is longer than {MAX_REQUEST >> 20} MiB."))
                 return
-            client.say(self._answer(client, line))
+            if (answer := self._answer(client, line)) is not None:
+                client.say(answer)
             await asyncio.sleep(0)  # many requests in a row leave the run its turn
 
-    def _answer(self, client: Client, line: bytes) -> Done | Refused:
+    def _answer(self, client: Client, line: bytes) -> Done | Refused | None:
+        """What is said to a request; None where that comes later, and others are heeded meanwhile."""
         try:
             request = REQUEST.validate_json(line)
         except ValidationError as error:
             return Refused(id=_id_of(line), sentence=_what_is_wrong(error))
         try:
-            return Done(id=request.id, note=self._do(client, request))
+            done = self._do(client, request)
         except Refusal as refusal:
             return Refused(id=request.id, sentence=str(refusal))
+        if isinstance(done, str):
+            return Done(id=request.id, note=done)
+        task = asyncio.ensure_future(self._answer_later(client, request.id, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
 
-    def _do(self, client: Client, request: Request) -> str:
+    async def _answer_later(self, client: Client, number: int, done: Awaitable[str]) -> None:
+        try:
+            client.say(Done(id=number, note=await done))
+        except Refusal as refusal:
+            client.say(Refused(id=number, sentence=str(refusal)))
+
+    def _do(self, client: Client, request: Request) -> str | Awaitable[str]:
         match request:
             case Control():
                 return self._control(client, request)
@@ -241,7 +257,12 @@ class Server:
         return "You control the run." if request.take else "You do not control the run."
 
     def _watch_screen(self, client: Client, request: WatchScreen) -> str:
-        raise Refusal("This run has no screen.")
+        reach = self._steering.reach
+        if not request.on:
+            reach.unwatch(client.say)
+            return "The screen is not sent any more."
+        reach.watch(client.say, request.per_second)
+        return "The screen is sent whenever it changes."
 
     def _tell_who(self) -> None:
         self._steering.attended(len(self._clients), self._controller)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pilotfish.agent import events as log
+from pilotfish.agent.control.reach import Reach
+from pilotfish.agent.control.refusal import Refusal
 from pilotfish.agent.control.wire import (
     Decide,
     Delta,
@@ -28,13 +30,10 @@ from pilotfish.agent.policy import Policy
 from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import ProgressChunk
 
+TAKES_OVER = "The user takes mouse and keyboard over first; look at the screen when they have handed back."
 Listener = Callable[[FromRun], None]
 Check = Callable[[dict[str, Any]], str | None]
 """Looks at arguments that a person has edited: what is wrong with them, in a sentence, or None."""
-
-
-class Refusal(Exception):
-    """Something that a person wants cannot be done; the message is one sentence with the mend."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,8 @@ class Steering:
     ) -> None:
         self.state = State(phase="starting")
         self.listeners: list[Listener] = []
+        self.reach = Reach(self.change)
+        """Step back, mouse and keyboard, and the live screen."""
         self._stop = stop
         self._supervised = supervised
         self._terminal = terminal
@@ -99,6 +100,8 @@ class Steering:
         if state != self.state:
             self.state = state
             self._say(state)
+        if state.phase in ("grading", "ended"):
+            self.reach.over()
 
     def begin_answer(self) -> None:
         """The model is asked; what it wrote before is over."""
@@ -131,10 +134,12 @@ class Steering:
         """
         if not part:
             self.change(step=step)
-        while self.holds:
+        while self.holds and not self.reach.halt.is_set():
             self.change(phase="paused")
             self._wake.clear()
             await self._wake.wait()
+        if self.reach.halt.is_set():
+            return []
         self._single = max(0, self._single - 1)
         if not part:
             return self.untold()
@@ -269,17 +274,37 @@ class Steering:
         """A rule for the rest of the run, and for later ones if it is saved."""
         raise Refusal("This run takes no rules; put them into the settings.")
 
-    def step_back(self, step: int) -> str:
-        """Go back to before a step."""
-        raise Refusal("This run cannot step back.")
+    async def step_back(self, step: int) -> str:
+        """Go back to before a step, and hold there."""
+        self._not_over()
+        return await self.reach.step_back(step)
 
-    def take_over(self, on: bool, note: str) -> str:
-        """Take mouse and keyboard of the sandbox, or hand them back."""
-        raise Refusal("This run has no screen that can be taken over.")
+    def went_back(self, note: str) -> None:
+        """The run is before the step again; it holds if a person wanted it there."""
+        self._written = []
+        if self.reach.went_back(note):
+            self._single = 0
+            self.change(paused=True)
 
-    def put_in(self, request: Input) -> str:
+    async def take_over(self, on: bool, note: str) -> str:
+        """Take mouse and keyboard of the sandbox, or hand them back. A call that waits for an answer is not
+        executed then, since the screen will be another one.
+        """
+        if not on:
+            return await self.reach.give_back(note)
+        self._not_over()
+        taking = asyncio.ensure_future(self.reach.take_over(self.state.controller))
+        await asyncio.sleep(0)
+        if not taking.done():
+            for waiting in self._questions.values():
+                if not waiting.answer.done():
+                    waiting.answer.set_result(Answer("deny", TAKES_OVER))
+        self._wake.set()
+        return await taking
+
+    async def put_in(self, request: Input) -> str:
         """Something done with mouse or keyboard by the one who took over."""
-        raise Refusal("Nobody has taken over mouse and keyboard; do that first.")
+        return await self.reach.put_in(request)
 
     def stop(self) -> str:
         """End the run in order."""
@@ -293,6 +318,7 @@ class Steering:
     def attended(self, clients: int, controller: int | None) -> None:
         """So many clients are connected, and this one controls the run."""
         self.change(clients=clients, controller=controller)
+        self.reach.attended(controller)
         self._wake.set()
 
     def _not_over(self) -> None:

@@ -1,0 +1,185 @@
+"""A person has a run go back to before a step: files, screen, what the model was told, and what it used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pilotfish.agent import events as log
+from pilotfish.agent.control.attending import attended
+from pilotfish.agent.control.client import ControlError, RunClient
+from pilotfish.agent.control.wire import Pause, Screen, State, StepBack
+from pilotfish.agent.loop import Outcome
+from pilotfish.agent.player import Player
+from pilotfish.agent.policy import Policy
+from pilotfish.agent.run import Target, resolve
+from pilotfish.agent.settings import Settings
+from pilotfish.model.protocol import Clip, Message, Model
+from pilotfish.model.scripted import ScriptedModel
+from pilotfish.tasks.format import Task
+
+from .conftest import call, turn
+
+
+def shell(command: str, id: str = "c") -> Message:
+    return turn(call("shell", command=command, id=id))
+
+
+Person = Callable[[RunClient], Awaitable[None]]
+
+
+class Watcher:
+    """What a client has been told of a run's state."""
+
+    def __init__(self, client: RunClient) -> None:
+        self.state = State(phase="starting")
+        self.screens: list[Screen] = []
+        self._news = asyncio.Event()
+        self._task = asyncio.ensure_future(self._listen(client))
+
+    async def _listen(self, client: RunClient) -> None:
+        async for message in client.messages():
+            if isinstance(message, Screen):
+                self.screens.append(message)
+            if isinstance(message, State):
+                self.state = message
+                self._news.set()
+
+    async def until(self, holds: Callable[[State], bool]) -> State:
+        async with asyncio.timeout(60):
+            while not holds(self.state):
+                self._news.clear()
+                await self._news.wait()
+        return self.state
+
+
+async def supervised(
+    target: Target, folder: Path, model: Model, person: Person
+) -> tuple[Outcome, log.RunLog]:
+    """Play a target as `pilotfish run` does, with somebody connected who steers it."""
+    settings = Settings()
+    job_for, _ = resolve(target, settings)
+    stop, policy = asyncio.Event(), Policy()
+    with log.EventLog(folder) as events:
+        options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
+        started = log.RunStarted(
+            run=folder.name,
+            pilotfish="0",
+            command="run",
+            model="scripted",
+            options=json.loads(json.dumps(options)),
+        )
+        events.append(started)
+        async with attended(events, policy, stop) as steering:
+            client = await RunClient.connect(folder)
+            acting = asyncio.ensure_future(person(client))
+            acting.add_done_callback(lambda task: stop.set() if task.exception() else None)
+            async with Player(settings, events, policy, stop, steering=steering) as player:
+                outcome = await player.play(job_for(folder, None), model)
+            await asyncio.wait_for(acting, 20)
+            await client.close()
+        events.append(log.RunEnded(status="finished"))
+    return outcome, log.read_run(folder)
+
+
+def by_step(answers: Sequence[Message], later: dict[int, Message] | None = None) -> ScriptedModel:
+    """Answers by how many there are in the conversation; `later` ones where a step was answered before."""
+    seen: set[int] = set()
+
+    def answer(conversation: Sequence[Message], tools: object) -> Message:
+        step = sum(message.role == "assistant" for message in conversation)
+        again = step in seen
+        seen.add(step)
+        return (later or {}).get(step, answers[step]) if again else answers[step]
+
+    return ScriptedModel(answer)
+
+
+async def test_files_conversation_and_budget_are_as_before_the_step(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.txt").write_text("first\n")
+    answers = [
+        shell("echo one >> a.txt; sleep 500 & X=1"),
+        shell("echo two >> a.txt; rm -f b.txt"),
+        shell("echo three > c.txt; mkdir d"),
+        turn(text="Finished."),
+    ]
+    model = by_step(answers, {1: shell("echo other >> a.txt; echo X=$X; pgrep -c sleep")})
+    notes: list[str] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        for _ in range(3):
+            step = watcher.state.step
+            await client.ask(Pause(single=True))
+            await watcher.until(lambda state: state.step > step and state.phase == "paused")  # noqa: B023
+        state = await watcher.until(lambda state: state.step == 4 and state.phase == "paused")
+        assert state.can_step_back
+        assert not state.can_take_over
+        with pytest.raises(ControlError, match="There is no step 9 to go back to: it has taken 3 steps"):
+            await client.ask(StepBack(step=9))
+        notes.append((await client.ask(StepBack(step=2))).note)
+        state = await watcher.until(lambda state: state.step == 2 and state.phase == "paused")
+        assert (project / "a.txt").read_text() == "first\none\n"
+        assert sorted(path.name for path in project.iterdir()) == ["a.txt"]
+        await client.ask(Pause(on=False))
+
+    target = Target(instruction="Work.", workspace=str(project))
+    outcome, run = await supervised(target, tmp_path / "run", model, person)
+    assert (outcome.end, outcome.steps) == ("answered", 3)
+    assert (project / "a.txt").read_text() == "first\none\nother\n"
+    assert notes == ["Programs that the shell had started were ended, and its sessions begin anew."]
+    back = [event for event in run.events if isinstance(event, log.SteppedBack)]
+    assert [(one.step, one.to, one.over) for one in back] == [(4, 2, False), (4, 2, True)]
+    before, after = model.requests[1][0], model.requests[3][0]
+    assert after[: len(before)] == before, "the model's cached prefix stays"
+    assert [message.role for message in after[len(before) :]] == ["user"]
+    assert "Programs that you had started" in str(after[-1].parts[0])
+    result = next(e for e in reversed(run.events) if isinstance(e, log.Resulted) and "X=" in e.text)
+    assert result.text.splitlines()[:2] == ["X=", "0"]
+
+
+YES = turn(call(action="left_click", coordinate=[500, 200], id="yes"))
+NO = turn(call(action="left_click", coordinate=[500, 700], id="no"))
+DONE = turn(call(action="done", id="d"))
+
+
+async def test_a_screen_is_brought_back_by_doing_the_steps_again(web_task: Task, tmp_path: Path) -> None:
+    model = by_step([NO, YES, NO, DONE], {1: turn(call(action="wait", duration=0.1, id="w")), 2: YES})
+    notes: list[str] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        for step in (2, 3, 4):
+            await client.ask(Pause(single=True))
+            await watcher.until(lambda state: state.step == step and state.phase == "paused")  # noqa: B023
+        notes.append((await client.ask(StepBack(step=2))).note)
+        await watcher.until(lambda state: state.step == 2 and state.phase == "paused")
+        await client.ask(Pause(on=False))
+
+    target = Target(task=str(web_task.folder / "task.yaml"))
+    outcome, run = await supervised(target, tmp_path / "run", model, person)
+    assert (outcome.end, outcome.steps, outcome.grade.passed) == ("done", 4, True)
+    assert notes == ["The screen is equal to what it was."]
+    (back,) = (event for event in run.events if isinstance(event, log.SteppedBack) and event.over)
+    first = next(event for event in run.events if isinstance(event, log.Resulted))
+    assert back.clip is not None
+    assert first.clip is not None
+    assert back.clip.frames[3] == first.clip.frames[3]
+    before, after = model.requests[1][0], model.requests[3][0]
+    assert len(before) == len(after), "an equal screen is not told"
+    for one, other in zip(before, after, strict=True):
+        for part, twin in zip(one.parts, other.parts, strict=True):
+            if isinstance(part, Clip) and isinstance(twin, Clip):
+                assert np.array_equal(part.frames, twin.frames)
+            else:
+                assert part == twin
