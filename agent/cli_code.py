@@ -23,7 +23,6 @@ from pilotfish.agent.cli_options import (
     Yes,
     people,
     settings_of,
-    warn,
     watched,
 )
 from pilotfish.agent.cli_output import FAILED, Json, print_result
@@ -80,6 +79,8 @@ def code(
     The work is done in a copy, with what is not committed in it; your folder, index, refs and settings stay
     as they are. The project's own tests are run before and after, in the sandbox, and the model is told what
     fails. The exit status is 0 if the model said that it has finished and no test fails that passed before.
+    Settings without a flag, in pilotfish.toml or as PILOTFISH_NAME: answer_tokens and answer_seconds (of one
+    answer), max_tokens (of all), top_p, server, limits, rules, default_verdict; docs/code.md explains them.
 
     Examples:
 
@@ -112,7 +113,7 @@ def code(
         context_tokens=context_tokens,
     )
     who = people(as_json, supervised, folder_to)
-    result = asyncio.run(run_code(target, settings, people=who, warn=warn, **watched(as_json)))
+    result = asyncio.run(run_code(target, settings, people=who, **watched(as_json)))
     finish_code(result, as_json)
 
 

@@ -16,7 +16,7 @@ from pilotfish.agent import events as log
 from pilotfish.agent.code_work import CodeWork
 from pilotfish.agent.control.attending import NOBODY, People, attended
 from pilotfish.agent.freeform import FreeForm
-from pilotfish.agent.models import attention_of, model_name, open_model, reach, shortcoming
+from pilotfish.agent.models import attention_of, model_name, open_model, reach
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
@@ -34,7 +34,7 @@ from pilotfish.agent.run_folder import (
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import check_start
 from pilotfish.agent.stopping import Stop, stop_on_signals
-from pilotfish.model.protocol import Model
+from pilotfish.model.protocol import Model, ModelError
 from pilotfish.sandbox import SandboxError
 from pilotfish.sandbox.repository import Repository, find_repository
 from pilotfish.sandbox.trees import remove_tree
@@ -73,7 +73,6 @@ async def run_code(
     people: People = NOBODY,
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
-    warn: Callable[[str], None] = lambda sentence: None,
     model: Model | None = None,
 ) -> dict[str, Any]:
     """Do the work in a new run folder and return its report. model: plays instead of the settings' own.
@@ -85,10 +84,13 @@ async def run_code(
     repository = find_repository(Path(target.repository))
     _check_results(target, repository)
     settings = kept_apart(settings, repository.folder, "the repository")
+    if model is None and settings.model == "nano":
+        raise ModelError(
+            "The model nano was trained for small screens and cannot work on code, so nothing was begun; "
+            "give --model the folder of a checkpoint that can, or openai:URL#NAME."
+        )
     check_start(FreeForm(""), settings, None)
     if model is None:
-        if (weakness := shortcoming(settings, None)) is not None:
-            warn(weakness)
         model = open_model(settings)(None)
         await reach(model, settings)
     budget_for(model, target.context_tokens)

@@ -315,6 +315,7 @@ def test_what_cannot_begin_is_one_sentence_and_leaves_no_folder(
         ("repo", "Work.", "--patch", "taken.patch"): "taken.patch exists",
         ("repo", "Work.", "--record-dir", "repo/runs"): "would lie in the repository",
         ("repo", "Work.", "--attempts", "0"): "attempts",
+        ("repo", "Work.", "--model", "nano"): "nano was trained for small screens and cannot work on code",
     }.items():
         done = command_here("code", *words)
         assert done.status in (1, 2)

@@ -17,6 +17,7 @@ from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import prefilled_words
 from pilotfish.model.device import CPU_CHUNK
 from pilotfish.model.engine import Engine
+from pilotfish.model.folder import find_folder
 from pilotfish.model.protocol import Model, ModelError
 from pilotfish.model.scripted import ScriptedModel
 
@@ -175,7 +176,9 @@ def test_the_folder_is_bounded_and_one_process_writes_at_a_time(
 
 
 def test_too_many_tokens_are_a_sentence(repo: Path, command_here: Command) -> None:
-    done = command_here("code", str(repo), "Mend it.", "--context-tokens", "32000")
+    done = command_here(
+        "code", str(repo), "Mend it.", "--context-tokens", "32000", "--model", str(find_folder("nano"))
+    )
     assert done.status == 1
     assert "--context-tokens is 32000, and nano reads 32768 tokens" in done.err
     assert not (repo.parent / "runs").exists()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from pilotfish.tools.index.facts import SHOWN_STATES, name_id, unpack_definitions
 from pilotfish.tools.index.listing import IndexingError, require_text
 from pilotfish.tools.index.paths import given, read_beneath, shown
+from pilotfish.tools.index.receivers import Receivers, Whose
 from pilotfish.tools.index.results import Found, Piece, Symbol, Use
 from pilotfish.tools.index.rules import TEXT_BYTES
 from pilotfish.tools.index.store import Store
@@ -19,6 +22,8 @@ from pilotfish.tools.words import short
 _SEPARATORS = re.compile(r"::|->|[.#\\]")
 _LINE_CHARACTERS = 300
 _PIECE_CHARACTERS = 200_000
+_JUDGED_FILES = 2_000
+_NEAR = 0.75
 _IDENTIFIER = re.compile(r"[^\W\d][\w\-]*")
 
 
@@ -42,33 +47,100 @@ def find(store: Store, name: str, limit: int) -> Found:
     ]
     notes = []
     if not found:
-        wanted = parts[-1].lower()
-        found = [
-            symbol(path, one)
-            for path, definitions, _ in store.all_tags()
-            if wanted in definitions.decode("utf-8", "replace").lower()
-            for one in unpack_definitions(definitions)
-            if wanted in one.name.lower()
-        ]
-        found.sort(key=lambda one: (len(one.name), one.path, one.line))
-        so_named = "nothing else is named so either" if not found else "these contain it"
+        found, so_named = _like(store, parts)
         notes = [f"nothing is defined as {short(name)}; {so_named}"]
     return Found(found[:limit], max(0, len(found) - limit), notes)
 
 
+def _like(store: Store, parts: list[str]) -> tuple[list[Symbol], str]:
+    """Definitions whose name contains the last part in any case, or else is spelt nearly like it; and what
+    they are.
+    """
+    wanted, asked = parts[-1].lower(), ".".join(parts).lower()
+    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}
+    containing: list[tuple[float, Symbol]] = []
+    near: list[tuple[float, Symbol]] = []
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted)
+    ratios: dict[str, float] = {}
+    for path, definitions, _ in store.all_tags():
+        for one in unpack_definitions(definitions):
+            name = one.name.lower()
+            if wanted in name:
+                whole = asked if len(parts) > 1 else wanted
+                ending = one.qualified.lower()[-len(whole) :] if len(parts) > 1 else name
+                unlike = 1 - difflib.SequenceMatcher(None, whole, ending).ratio() if len(parts) > 1 else 0.0
+                containing.append((unlike, symbol(path, one)))
+                continue
+            if name not in ratios:
+                shared = sum(pair in name for pair in pairs)
+                matcher.set_seq1(name)
+                ratios[name] = (
+                    matcher.ratio()
+                    if 3 * shared >= len(pairs) and matcher.real_quick_ratio() >= _NEAR
+                    else 0.0
+                )
+            if ratios[name] >= _NEAR:
+                near.append((1 - ratios[name], symbol(path, one)))
+    if containing:
+        containing.sort(key=lambda one: (one[0], len(one[1].name), one[1].path, one[1].line))
+        return [one for _, one in containing], "these contain it"
+    near.sort(key=lambda one: (one[0], one[1].path, one[1].line))
+    names = list(dict.fromkeys(one.name for _, one in near))[:3]
+    if not names:
+        return [], "nothing else is named so either"
+    return [one for _, one in near], f"did you mean {' or '.join(names)}?"
+
+
 def uses(store: Store, root: bytes, name: str, limit: int, *, only_calls: bool) -> Found:
-    """Places where the last part of a name is used or called."""
-    last = _parts(name)
+    """Places where the last part of a name is used or called. With a class before it, those that are the
+    class's by their receiver come first, and those of other classes are left out (`receivers.py`).
+    """
+    parts = _parts(name)
     found: list[tuple[bytes, int, bool]] = []
-    for path, places in store.using(name_id(last[-1])):
+    for path, places in store.using(name_id(parts[-1])):
         lines: dict[int, bool] = {}
         for place in places:
             if place & 1 or not only_calls:
                 lines[place >> 1] = lines.get(place >> 1, False) or bool(place & 1)
         found += [(path, line, called) for line, called in lines.items()]
+    notes = [] if found else [f"nothing {'calls' if only_calls else 'uses'} {short(parts[-1])}"]
+    if len(parts) > 1 and found:
+        found, notes = _sorted_out(store, root, parts[-2], parts[-1], found)
     items = list(_described(store, root, found[:limit]))
-    notes = [] if found else [f"nothing {'calls' if only_calls else 'uses'} {short(last[-1])}"]
     return Found(items, max(0, len(found) - limit), notes)
+
+
+def _sorted_out(
+    store: Store, root: bytes, owner: str, name: str, found: list[tuple[bytes, int, bool]]
+) -> tuple[list[tuple[bytes, int, bool]], list[str]]:
+    """Uses by whose they are, the surest first, without those of others; and a sentence that counts them."""
+    owners = {
+        one.qualified.split(".")[-2]
+        for _, definitions in store.defining(name_id(name))
+        for one in unpack_definitions(definitions)
+        if one.name == name and "." in one.qualified
+    }
+    judged: list[tuple[Whose, bytes, int, bool]] = []
+    for number, (path, uses_here) in enumerate(itertools.groupby(found, key=lambda use: use[0])):
+        here = list(uses_here)
+        tags = store.tags(path)
+        try:
+            text = _text(root, path).lf if number < _JUDGED_FILES else ""
+        except IndexingError:
+            text = ""
+        definitions = unpack_definitions(tags[0]) if tags else []
+        bare = path.endswith((b".py", b".pyi"))
+        judge = Receivers(owner, name, text, definitions, owners, always_has_one=bare)
+        judged += [(judge.whose(line), path, line, called) for _, line, called in here]
+    judged.sort(key=lambda one: (-one[0], one[1], one[2]))
+    numbers = Counter(one[0] for one in judged)
+    sure = numbers[Whose.KNOWN] + numbers[Whose.ALIKE]
+    rest = numbers[Whose.NAMED_IN_FILE] + numbers[Whose.UNKNOWN]
+    told = f"{sure} of {short(owner)} by what stands before it"
+    told += f"; the {rest} after may be another's" if rest else ""
+    told += f"; {numbers[Whose.OTHER]} of others left out" if numbers[Whose.OTHER] else ""
+    return [one[1:] for one in judged if one[0] is not Whose.OTHER], [told]
 
 
 def _described(store: Store, root: bytes, places: Iterable[tuple[bytes, int, bool]]) -> Iterable[Use]:
