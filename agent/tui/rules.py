@@ -167,7 +167,7 @@ class WhatIf(ModalScreen[None]):
             said.update("The arguments are not a JSON object yet.")
             return
         call = ToolCall(id="", name=self.query_one(PlainInput).value, arguments=arguments)
-        said.update(f"The rules say: {self._policy.verdict(call)}")
+        said.update(f"The rules say: {self._policy.judge(call).verdict}")
 
 
 class RulesScreen(ModalScreen[None]):
