@@ -13,6 +13,7 @@ from pilotfish.agent.control.wire import Question, call_digest
 from pilotfish.agent.limits import Denied
 from pilotfish.agent.policy import Policy, overlooked, rule_like
 from pilotfish.model.protocol import ToolCall
+from pilotfish.sandbox import Files
 
 ANOTHER_WAY = "do it another way."
 Preview = Callable[[], tuple[str, tuple[int, int] | None]]
@@ -30,15 +31,18 @@ class Approved:
 class Approval:
     """Decides about the calls of one episode."""
 
-    def __init__(self, policy: Policy, steering: Steering, events: log.EventLog) -> None:
-        self._policy, self._steering, self._events = policy, steering, events
+    def __init__(
+        self, policy: Policy, steering: Steering, events: log.EventLog, files: Files | None = None
+    ) -> None:
+        """files: of the workspace, in which links are followed."""
+        self._policy, self._steering, self._events, self._files = policy, steering, events, files
 
     async def decide(self, call: ToolCall, step: int, check: Check, preview: Preview) -> Approved:
         """Apply the rules, asking where they say so. Raises `Denied`.
 
         check: whether arguments fit the tool. preview: is asked for only if a person is.
         """
-        judgement = self._policy.judge(call)
+        judgement = self._policy.judge(call, self._files)
         if judgement.verdict == "allow":
             return Approved(call)
         if judgement.verdict == "deny":
@@ -85,7 +89,7 @@ class Approval:
     def _refuses(self, call: log.CallData, arguments: dict[str, object], check: Check) -> str | None:
         if (wrong := check(arguments)) is not None:
             return f"These arguments do not fit: {wrong}"
-        judgement = self._policy.judge(ToolCall(call.id, call.name, arguments))
+        judgement = self._policy.judge(ToolCall(call.id, call.name, arguments), self._files)
         if judgement.verdict == "deny":
             return f"These arguments are denied ({judgement.why}); change them, or the rule."
         return None

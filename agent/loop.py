@@ -451,7 +451,7 @@ class Episode:
             checked = validate(tool, arguments)
             return checked.text if isinstance(checked, ToolResult) else None
 
-        approval = Approval(self.policy, self.steering, self.events)
+        approval = Approval(self.policy, self.steering, self.events, self.box.files)
         look = partial(preview, tool, said.call.arguments, self.box, self._view.screen)
         with self.budget.held():
             return await self._or_stopped(approval.decide(said.call, self._step, check, look))

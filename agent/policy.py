@@ -1,8 +1,8 @@
 """Which calls may run: allow, ask a person, or deny.
 
 The sandbox is what confines a run; the policy is what a person wants to see first. Rules are glob patterns
-on the tool, the action and, for the shell, the command. A deny beats an ask, an ask beats an allow, and a
-call that no rule names gets the default.
+on the tool, the action, the command, and the files and hosts that a call names. A deny beats an ask, an ask
+beats an allow, and a call that no rule names gets the default.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from pilotfish.agent.events import CallData
+from pilotfish.agent.named import Forms, hosts_in, hosts_of, line_of, paths_in, paths_of
 from pilotfish.agent.safetext import visible, warnings
 from pilotfish.model.protocol import ToolCall
+
+if TYPE_CHECKING:
+    from pilotfish.sandbox import Files
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -36,6 +40,15 @@ class Rule(BaseModel):
     command: str | None = None
     """A shell command, or what is typed at a program, which may be a shell. A compound line is allowed when
     allow rules cover every command in it, and is denied or asked about when a rule catches one of them.
+    """
+    path: str | None = None
+    """A file that the call names, relative to the workspace, or absolute where it is not in there; `..` and
+    links are followed. A deny or an ask also holds for all that is below. Of a shell line the words and the
+    redirections are looked at, which cannot tell all that the line will touch.
+    """
+    network: str | None = None
+    """A host that the call names: where the browser goes, addresses in a shell line or in what is typed. What
+    programs can reach is for the setting `network` to say; this is about what can be read beforehand.
     """
 
 
@@ -71,19 +84,19 @@ class Policy:
         if rule not in self.rules:
             self.rules = (*self.rules, rule)
 
-    def judge(self, call: ToolCall | CallData) -> Judgement:
-        """What is to be done with a call."""
-        found = self._judge(call)
+    def judge(self, call: ToolCall | CallData, files: Files | None = None) -> Judgement:
+        """What is to be done with a call. files: of the workspace, in which links are followed."""
+        found = self._judge(call, files)
         return Judgement("allow", found.why) if self._yes and found.verdict == "ask" else found
 
-    def _judge(self, call: ToolCall | CallData) -> Judgement:
+    def _judge(self, call: ToolCall | CallData, files: Files | None) -> Judgement:
         rules = [rule for rule in self.rules if _names(rule, call)]
         for verdict in ("deny", "ask"):
             for rule in rules:
-                if rule.verdict == verdict and _catches(rule, call):
+                if rule.verdict == verdict and _catches(rule, call, files):
                     return Judgement(verdict, f"a rule says {verdict}: {spelt(rule)}")
         allowing = [rule for rule in rules if rule.verdict == "allow"]
-        if _allowed([rule.command for rule in allowing], call):
+        if _allowed(allowing, call, files):
             return Judgement("allow", f"rules allow it: {'; '.join(map(spelt, allowing))}")
         if self._on_host and self.default == "allow" and _acts_on_screen(call):
             return Judgement("ask", "it acts on your own desktop, and no rule allows it")
@@ -99,7 +112,7 @@ def spelt(rule: Rule) -> str:
 
 def rule_like(call: ToolCall | CallData) -> Rule:
     """The rule that allows whatever is like a call: the same tool and action, and the same exact command."""
-    line, action = _line(call), call.arguments.get("action")
+    line, action = line_of(call.arguments), call.arguments.get("action")
     return Rule(
         verdict="allow",
         tool=_literal(call.name),
@@ -154,33 +167,71 @@ def _names(rule: Rule, call: ToolCall | CallData) -> bool:
     return fnmatchcase(call.name, rule.tool) and fnmatchcase(action, rule.action)
 
 
-def _line(call: ToolCall | CallData) -> str | None:
-    """What is held against command patterns: the command, or what is typed."""
-    values = (call.arguments.get(name) for name in ("command", "input"))
-    return next((value for value in values if isinstance(value, str)), None)
+def _catches(rule: Rule, call: ToolCall | CallData, files: Files | None) -> bool:
+    """Whether a deny or ask rule that names the call also catches its command, or any part of it, and a file
+    and a host that it names.
+    """
+    line = line_of(call.arguments)
+    if rule.command is not None and (line is None or not _any_part(rule.command, line)):
+        return False
+    if rule.path is not None and not any(
+        _reaches(rule.path, form) for path in paths_of(call.name, call.arguments, files) for form in path
+    ):
+        return False
+    return rule.network is None or any(
+        fnmatchcase(form, rule.network.lower())
+        for host in hosts_of(call.name, call.arguments)
+        for form in host
+    )
 
 
-def _catches(rule: Rule, call: ToolCall | CallData) -> bool:
-    """Whether a deny or ask rule that names the call also catches its command, or any part of it."""
-    line = _line(call)
-    if rule.command is None or line is None:
-        return rule.command is None
-    return any(fnmatchcase(part, rule.command) for part in [line.strip(), *simple_commands(line)])
+def _any_part(glob: str, line: str) -> bool:
+    return any(fnmatchcase(part, glob) for part in [line.strip(), *simple_commands(line)])
 
 
-def _allowed(patterns: Sequence[str | None], call: ToolCall | CallData) -> bool:
-    """Whether allow rules with these command patterns (None: any command) cover the whole call."""
-    if None in patterns:
+def _reaches(glob: str, path: str) -> bool:
+    """Whether a pattern matches a path, a folder above it, or the folder whose content it is about."""
+    names = [path, *(path[:at] for at, char in enumerate(path) if char == "/" and at)]
+    return any(fnmatchcase(name, glob) for name in names) or glob in (f"{path}/*", f"{path}/**")
+
+
+def _allowed(rules: Sequence[Rule], call: ToolCall | CallData, files: Files | None) -> bool:
+    """Whether these allow rules cover the whole call."""
+    if any(rule.command is None and rule.path is None and rule.network is None for rule in rules):
         return True
-    line = _line(call)
+    line = line_of(call.arguments)
+    if call.name != "shell" and any(
+        (rule.command is None or (line is not None and fnmatchcase(line.strip(), rule.command)))
+        and _all_named(rule.path, paths_of(call.name, call.arguments, files))
+        and _all_named(rule.network, hosts_of(call.name, call.arguments))
+        for rule in rules
+        if rule.path is not None or rule.network is not None
+    ):
+        return True
     if line is None:
         return False
-    if any(_is_literal(str(glob)) and fnmatchcase(line.strip(), str(glob)) for glob in patterns):
+    rules = [rule for rule in rules if rule.command is not None]
+    if any(_is_literal(str(rule.command)) and _covers(rule, line.strip(), files) for rule in rules):
         return True  # a rule that is this very line
     if _hides_commands(line):
         return False
     parts = simple_commands(line)
-    return bool(parts) and all(any(fnmatchcase(part, str(glob)) for glob in patterns) for part in parts)
+    return bool(parts) and all(any(_covers(rule, part, files) for rule in rules) for part in parts)
+
+
+def _covers(rule: Rule, part: str, files: Files | None) -> bool:
+    """Whether an allow rule allows one command; with files or hosts, the command has to name such alone."""
+    if not fnmatchcase(part, str(rule.command)):
+        return False
+    words = paths_in(part, files)[1:] if rule.path is not None else []
+    return _all_named(rule.path, words) and _all_named(rule.network, hosts_in(part))
+
+
+def _all_named(glob: str | None, named: Sequence[Forms]) -> bool:
+    """Whether all forms of all that is named match, and something is named."""
+    if glob is None:
+        return True
+    return bool(named) and all(fnmatchcase(form, glob) for forms in named for form in forms)
 
 
 _SEPARATORS = re.compile(r"\|\||&&|;;?|\|&?|&(?![>&])|\n|[(){}`]|\$\(")

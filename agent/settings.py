@@ -171,7 +171,9 @@ class Settings(BaseSettings):
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
-    """Approval rules, each a table with `verdict` and any of `tool`, `action`, `command`."""
+    """Approval rules, each a table with `verdict` and any of `tool`, `action`, `command`, `path`, `network`
+    (docs/supervision.md).
+    """
     yes: bool = False
     """Answer every question of the rules with yes."""
 

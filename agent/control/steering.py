@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from pilotfish.agent import events as log
 from pilotfish.agent.control.reach import Reach
 from pilotfish.agent.control.refusal import Refusal
@@ -26,7 +28,8 @@ from pilotfish.agent.control.wire import (
     State,
     call_digest,
 )
-from pilotfish.agent.policy import Policy
+from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.rule_file import RuleFileError, save_rule, what_is_wrong
 from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import ProgressChunk
 
@@ -272,7 +275,22 @@ class Steering:
 
     def add_rule(self, rule: dict[str, Any], *, save: bool) -> str:
         """A rule for the rest of the run, and for later ones if it is saved."""
-        raise Refusal("This run takes no rules; put them into the settings.")
+        self._not_over()
+        if self._policy is None:
+            raise Refusal("This run takes no rules; put them into the settings.")
+        try:
+            checked = Rule(**rule)
+        except (ValidationError, TypeError) as error:
+            raise Refusal(f"The rule does not fit: {what_is_wrong(error)}.") from None
+        note = "The rule holds for the rest of the run"
+        if save:
+            try:
+                note += f", and is in {save_rule(checked)} for later ones"
+            except RuleFileError as error:
+                raise Refusal(str(error)) from None
+        self._record(log.RuleAdded(rule=checked.model_dump(exclude_defaults=True), saved=save))
+        self._policy.add(checked)
+        return f"{note}."
 
     async def step_back(self, step: int) -> str:
         """Go back to before a step, and hold there."""

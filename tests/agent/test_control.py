@@ -19,6 +19,7 @@ from pilotfish.agent.control.server import MAX_REQUEST, serving
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.control.wire import (
     SOCKET,
+    AddRule,
     Control,
     Decide,
     Delta,
@@ -33,6 +34,8 @@ from pilotfish.agent.control.wire import (
     call_digest,
 )
 from pilotfish.agent.events import CallData
+from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.settings import load_settings
 
 CALL = CallData(id="c", name="shell", arguments={"command": "ls"})
 
@@ -238,3 +241,20 @@ async def test_one_that_reads_nothing_is_let_go_and_holds_nobody_up(
     assert sum(len(message.text) for message in heard if isinstance(message, Delta)) == 900 * 60_000
     assert not any(isinstance(message, Hello) for message in heard)
     deaf.close()
+
+
+async def test_rules_are_added_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    policy = Policy(default="ask")
+    steering = Steering(policy=policy)
+    async with serving(tmp_path, steering):
+        client = await RunClient.connect(tmp_path)
+        with pytest.raises(ControlError, match=r"verdict: Field required \(its fields are verdict, tool"):
+            await client.ask(AddRule(rule={"tool": "shell"}))
+        await client.ask(AddRule(rule={"verdict": "allow", "tool": "edit"}))
+        assert not (tmp_path / ".config").exists()
+        done = await client.ask(AddRule(rule={"verdict": "deny", "path": "x"}, save=True))
+        assert str(tmp_path / ".config/pilotfish/config.toml") in done.note
+        await client.close()
+    assert policy.rules == (Rule(verdict="allow", tool="edit"), Rule(verdict="deny", path="x"))
+    assert load_settings({}).rules == (Rule(verdict="deny", path="x"),)

@@ -1,0 +1,160 @@
+"""What a call names: the files and the hosts that rules can be about.
+
+A path has several forms, of which a deny rule has to meet one: as it is written once `.` and `..` are worked
+out, and where links lead to. What a shell line will really touch cannot be known from its text (variables,
+globs, `cd`, programs); the sandbox's walls and its list of hosts are what holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pilotfish.sandbox.errors import SandboxPathError
+from pilotfish.sandbox.spec import INNER_WORKSPACE
+
+if TYPE_CHECKING:
+    from pilotfish.sandbox import Files
+
+Forms = frozenset[str]
+"""One named thing in all the ways that it can be written."""
+_PATHS = ("path", "to", "files", "paths", "folder", "file")
+"""Arguments that are paths in the workspace, in whatever tool."""
+_LINES = ("command", "input")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,}([^\s'\"<>|;)`]*)")
+_AT_HOST = re.compile(r"(?<![\w.-])[\w.-]+@(\[[0-9A-Fa-f:.]+\]|[\w.-]+)")
+_CLIENTS = re.compile(
+    r"\b(?:curl|wget2?|aria2c|https?|xh|ssh|scp|sftp|rsync|ftp|nc|ncat|netcat|socat|telnet|ping6?|dig|nslookup|host"
+    r"|whois|nmap|openssl|mosh|git)\b"
+)
+_HOST = re.compile(
+    r"(?:[\w-]+\.)+[\w-]+\.?|localhost|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*"
+)
+
+_MOST_LINKS = 2_000
+"""Words of a line beyond which they are taken as written: following links takes time."""
+
+
+def line_of(arguments: Mapping[str, Any]) -> str | None:
+    """What is held against command patterns: the command, or what is typed at a program."""
+    values = (arguments.get(name) for name in _LINES)
+    return next((value for value in values if isinstance(value, str)), None)
+
+
+def paths_of(name: str, arguments: Mapping[str, Any], files: Files | None) -> list[Forms]:
+    """The files that the arguments of a call name: for the shell its words and its redirections."""
+    if name == "shell":
+        lines = [value for key in _LINES if isinstance(value := arguments.get(key), str)]
+        return [path for line in lines for path in paths_in(line, files)]
+    found = []
+    for key in _PATHS:
+        value = arguments.get(key)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) and one:
+                found.append(_forms(one, files))
+    if isinstance(url := arguments.get("url"), str) and (match := re.match(r"(?:view-source:)?file:/*", url)):
+        found.append(_forms("/" + unquote(url[match.end() :]), files))
+    return found
+
+
+def paths_in(line: str, files: Files | None) -> list[Forms]:
+    """The words of a shell line that could be paths, without quotes, also behind `=` and in redirections."""
+    words = list(dict.fromkeys(_words(line)))
+    return [_forms(word, files if len(words) <= _MOST_LINKS else None) for word in words]
+
+
+def hosts_of(name: str, arguments: Mapping[str, Any]) -> list[Forms]:
+    """The hosts that the arguments of a call name: of the browser where it goes, else in what is typed."""
+    if name == "browser":
+        return _in_address(str(arguments.get("url") or ""))
+    keys = (*_LINES, "text") if name in ("shell", "computer") else ()
+    return [host for key in keys if isinstance(text := arguments.get(key), str) for host in hosts_in(text)]
+
+
+def hosts_in(line: str) -> list[Forms]:
+    """The hosts in a text: of addresses, behind an `@`, and whatever looks like one beside a program that
+    asks hosts.
+    """
+    found = [_forms_of_host(match.group(1)) for match in _URL.finditer(line)]
+    found += [_one_form(match.group(1)) for match in _AT_HOST.finditer(line)]
+    if _CLIENTS.search(line):
+        for word in _words(line):
+            if (match := _HOST.match(word)) and not _URL.match(word):
+                found.append(_one_form(match.group()))
+    return [forms for forms in found if forms]
+
+
+def _in_address(url: str) -> list[Forms]:
+    if (match := _URL.search(url)) is not None:
+        forms = _forms_of_host(match.group(1))
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)", url):
+        return []  # about:blank, data: and the like reach nobody
+    else:
+        forms = _forms_of_host(url.lstrip("/\\"))
+    return [forms] if forms else []
+
+
+def _forms_of_host(rest: str) -> Forms:
+    """Of what follows `//`. Programs differ in whether a backslash ends the host, so both are meant."""
+    return frozenset[str]().union(
+        *(_one_form(re.split(ends, rest)[0].rpartition("@")[2]) for ends in (r"[/?#\\]", r"[/?#]"))
+    )
+
+
+def _one_form(host: str) -> Forms:
+    host = unquote(host).strip().lower()
+    host = host.partition("]")[0].removeprefix("[") if host.startswith("[") else re.split(r"[:\\]", host)[0]
+    if host.count(":") == 0:
+        host = host.rstrip(".").translate(_DOTS)
+    forms = {host}
+    with contextlib.suppress(UnicodeError):
+        forms.add(host.encode("idna").decode("ascii"))
+    return frozenset(form for form in forms if form)
+
+
+_DOTS = {ord(mark): "." for mark in "\u3002\uff0e\uff61"}
+"""What a browser takes for a dot as well."""
+
+
+def _words(line: str) -> Iterator[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&\n")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        words.extend(lexer)
+    except ValueError:  # a quote without an end: as if there were none
+        words = re.split(r"[\s\"'();<>|&]+", line)
+    for word in words:
+        yield word
+        for mark in "=:@":
+            if mark in word and (rest := word.partition(mark)[2]):
+                yield rest
+
+
+def _forms(path: str, files: Files | None) -> Forms:
+    """A path as it is written, and where it leads; relative to the workspace where it is in there."""
+    inner = str(INNER_WORKSPACE)
+    roots = [inner] if files is None else [inner, str(files.root)]
+    lexical = posixpath.normpath(posixpath.join(inner, path))
+    if lexical.startswith("//"):
+        lexical = lexical[1:]
+    forms = {_below(lexical, roots)}
+    if files is not None:
+        with contextlib.suppress(SandboxPathError, OSError, ValueError):
+            forms.add(_below(str(files.resolve(path)), roots))
+    return frozenset(forms)
+
+
+def _below(path: str, roots: list[str]) -> str:
+    for root in roots:
+        if path == root:
+            return "."
+        if path.startswith(f"{root}/"):
+            return path[len(root) + 1 :]
+    return path
