@@ -27,6 +27,8 @@ _NOTES = {
     "tool": "a tool's name; * is any",
     "action": "what the tool is to do, as left_click; * is any",
     "command": "a shell command, as git *; empty is any",
+    "path": "a file that a call names, as secrets/*; empty is any",
+    "network": "a host that a call names, as *.example.org; empty is any",
 }
 _STYLE = """
 {0} {{ align: center middle; }}
