@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +63,12 @@ def serve(
         ]
         print_result(result, as_json, lines)
 
+    began_s = time.monotonic()
+
+    def leaving(words: str) -> None:
+        say(f"Stopping; served in {round(time.monotonic() - began_s):,} s: {words}.", sys.stderr)
+
     try:
-        asyncio.run(answer(engine, token, opened, ready))
+        asyncio.run(answer(engine, token, opened, ready, leaving))
     finally:
         engine.close()

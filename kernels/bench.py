@@ -29,6 +29,7 @@ from pilotfish.kernels import ops
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.bench_plot import picture
 from pilotfish.kernels.bench_table import Ceilings, Row, headline, line
+from pilotfish.kernels.busy import warn_when_busy
 
 if ops.has_triton:
     from pilotfish.kernels.peers import FULL_BACKENDS, full_attention, token_level_attention
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--plot", type=Path, help="write a picture of the times, as SVG, to this file")
     options = parser.parse_args(arguments)
+    warn_when_busy()
     jobs = options.only.split(",")
     for job in jobs:
         if job not in JOBS:

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pilotfish.kernels.busy import warn_when_busy
 from pilotfish.model.bench_spec import Spec
 from pilotfish.model.bench_table import Row, Side, columns, headline, line
 from pilotfish.model.config import M3Config
@@ -79,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    warn_when_busy()
     with tempfile.TemporaryDirectory(prefix="pilotfish-bench-") as scratch:
         try:
             folder = Path(scratch) if options.model == RANDOM else find_folder(options.model)

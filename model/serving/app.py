@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pilotfish.model.chat import Thinking
-from pilotfish.model.protocol import Chunk, Message, Model, ModelError, ToolSpec
+from pilotfish.model.protocol import Chunk, EndChunk, Message, Model, ModelError, ToolSpec
 from pilotfish.model.serving import anthropic_api, openai_api
 from pilotfish.model.serving.slots import Slot, Slots
 from pilotfish.model.serving.wire import Request, RequestError
@@ -51,6 +52,29 @@ class CountingModel(Model, Protocol):
     ) -> int: ...
 
 
+@dataclass
+class Tally:
+    """What was served: answers that ended, of these those that were broken off, requests that were refused,
+    and tokens.
+    """
+
+    answers: int = 0
+    broken_off: int = 0
+    refused: int = 0
+    read: int = 0
+    written: int = 0
+
+    def words(self, now: int) -> str:
+        """It in words; now: answers that are being written."""
+        parts = [f"{self.answers:,} answer{'' if self.answers == 1 else 's'}"]
+        parts[0] += f" ({self.broken_off:,} broken off)" if self.broken_off else ""
+        parts += [f"{now} more being ended"] if now else []
+        parts += (
+            [f"{self.refused:,} request{'' if self.refused == 1 else 's'} refused"] if self.refused else []
+        )
+        return f"{', '.join(parts)}; {self.read:,} tokens read, {self.written:,} written"
+
+
 class Service:
     """One model for many who ask, as many as `slots` has places and memory for."""
 
@@ -58,6 +82,7 @@ class Service:
         """token: the secret that every request has to bring, as a bearer token or as `x-api-key`."""
         self.model, self.token = model, token
         self.slots = Slots()
+        self.tally = Tally()
         self._readers = ThreadPoolExecutor(READERS, "request")
         self._stops: set[asyncio.Event] = set()
         self._began = int(time.time())
@@ -79,6 +104,10 @@ class Service:
             exception_handlers={404: _no_such_path, 405: _wrong_method},
         )
 
+    def served(self) -> str:
+        """What was served so far, in words."""
+        return self.tally.words(len(self._stops))
+
     def stop_all(self) -> None:
         """End every answer that is being written."""
         for stop in self._stops:
@@ -92,9 +121,11 @@ class Service:
                 self._admit(http)
                 return await serve(http)
             except RequestError as failed:
+                self.tally.refused += 1
                 headers = {"retry-after": "1"} if failed.status == 429 else None
                 return _Json(api.error(failed), failed.status, headers)
             except ModelError as failed:
+                self.tally.refused += 1
                 return _Json(api.error(RequestError(str(failed))), 400)
             except ClientDisconnect:
                 return Response(status_code=499)
@@ -186,15 +217,28 @@ class Service:
         self._stops.add(stop)
         watch = asyncio.create_task(_stop_when_gone(http, stop))
         answer = self.model.respond(request.conversation, request.tools, stop=stop, limits=request.limits)
+        ended: EndChunk | None = None
         try:
             async for chunk in answer:
+                if isinstance(chunk, EndChunk):
+                    ended = chunk
                 yield chunk
         finally:
+            self._count_answer(ended)
             stop.set()
             watch.cancel()
             await answer.aclose()  # type: ignore[attr-defined]
             self._stops.discard(stop)
             slot.leave()
+
+    def _count_answer(self, ended: EndChunk | None) -> None:
+        tally = self.tally
+        tally.answers += 1
+        if ended is None or ended.reason == "stop":
+            tally.broken_off += ended is None or ended.stop_string is None
+        if ended is not None:
+            tally.read += ended.usage.input_tokens or 0
+            tally.written += ended.usage.output_tokens or 0
 
 
 def _too_large() -> RequestError:

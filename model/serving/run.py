@@ -110,11 +110,15 @@ def _answers(path: Path) -> bool:
 
 
 async def serve(
-    model: CountingModel, token: str, opened: socket.socket, ready: Callable[[], None] = lambda: None
+    model: CountingModel,
+    token: str,
+    opened: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    leaving: Callable[[str], None] = lambda words: None,
 ) -> None:
     """Answer until SIGINT or SIGTERM; answers being written are then ended.
 
-    ready: called once it listens.
+    ready: called once it listens. leaving: told at the first signal what was served, in words.
     """
     service = Service(model, token)
     config = uvicorn.Config(
@@ -128,7 +132,7 @@ async def serve(
         lifespan="off",
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, service, ready)
+    server = _Server(config, service, ready, leaving)
     name = opened.getsockname()
     try:
         await server.serve(sockets=[opened])
@@ -155,9 +159,15 @@ def _remove(name: object) -> None:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        ready: Callable[[], None],
+        leaving: Callable[[str], None],
+    ) -> None:
         super().__init__(config)
-        self._service, self._ready = service, ready
+        self._service, self._ready, self._leaving = service, ready, leaving
 
     def stop_listening(self) -> None:
         for listening in getattr(self, "servers", ()):
@@ -168,6 +178,8 @@ class _Server(uvicorn.Server):
         self._ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            self._leaving(self._service.served())
         self._service.stop_all()
         super().handle_exit(sig, frame)
         if sig == signal.SIGINT:

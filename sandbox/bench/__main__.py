@@ -19,6 +19,7 @@ from pilotfish.sandbox.bench.files import files
 from pilotfish.sandbox.bench.ready import ready, shell
 from pilotfish.sandbox.bench.rows import Row, table
 from pilotfish.sandbox.bench.screen import screen
+from pilotfish.sandbox.busy import warn_when_busy
 
 
 async def measure(groups: Mapping[str, Callable[[], AsyncIterator[Row]]], quiet: bool) -> list[Row]:
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=100, help="how many pages to load in one browser")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    warn_when_busy()
     wanted = options.only.split(",") if options.only else list(groups)
     for name in wanted:
         if name not in groups:

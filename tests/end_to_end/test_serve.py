@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -43,7 +44,12 @@ def test_nano_answers_an_official_client_until_ctrl_c(tmp_path: Path) -> None:
                 assert call.type == "function"
                 assert json.loads(call.function.arguments)["action"] in ("left_click", "wait")
             process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            said = process.stderr.read()
             assert process.wait(30) == 0
+            assert re.search(
+                r"\nStopping; served in \d+ s: 1 answer; \d+ tokens read, [1-9]\d* written\.\n$", said
+            )
         finally:
             process.kill()
 

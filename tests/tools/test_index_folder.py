@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -156,12 +157,19 @@ def test_worktrees_are_followed_and_repositories_inside_are_named(repo: Path, tm
     assert (names(inside), inside.by_git) == ([".gitignore", "kept.py"], True)
 
 
-def test_a_fifo_as_ignore_file_does_not_hang(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pilotfish.tools.index.listing.GIT_SECONDS", 1.0)
-    (repo / ".gitignore").unlink()
-    os.mkfifo(repo / ".gitignore")
+@pytest.mark.parametrize("place", ["", "a/b/c/d"])
+def test_a_fifo_as_ignore_file_does_not_hang(repo: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pilotfish.tools.index.listing.IDLE_SECONDS", 1.0)
+    (repo / place).mkdir(parents=True, exist_ok=True)
+    (repo / place / ".gitignore").unlink(missing_ok=True)
+    os.mkfifo(repo / place / ".gitignore")
+    began_s = time.monotonic()
     listing = list_files(repo)
+    assert time.monotonic() - began_s < 30  # and not GIT_SECONDS
     assert "kept.py" in names(listing)
+    assert listing.waited
+    assert "git waited for 1 s on a pipe or the like among the files, so all are indexed." in listing.notes
+    assert any(f"{place}/.gitignore".lstrip("/") in note for note in listing.notes)
 
 
 @pytest.mark.parametrize("name", ["index", "config", "info/exclude", "HEAD"])

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pilotfish.sandbox.busy import warn_when_busy
 from pilotfish.tools.index.bench_peers import AIDER, AIDER_CACHE, ctags_command, is_universal_ctags
 from pilotfish.tools.index.listing import list_files
 from pilotfish.tools.index.repository import Index
@@ -219,6 +220,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds for one measurement")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    warn_when_busy()
     with tempfile.TemporaryDirectory(prefix="pilotfish-bench-") as temporary:
         tree = options.folder
         if tree is None:

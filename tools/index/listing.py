@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,9 @@ from pilotfish.tools.index.rules import NOT_SOURCE, VENDORED, in_vendored_folder
 
 GIT_SECONDS = 60.0
 """How long git may take to list the files."""
+IDLE_SECONDS = 4.0
+"""How long git may sleep at a stretch meanwhile."""
+_LOOK_SECONDS = 0.25
 _GIT_SETTINGS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -241,14 +245,14 @@ def _paths_by_git(root: bytes, listing: Listing, above: bool) -> set[bytes] | No
         start_new_session=True,
     )
     try:
-        output, errors = process.communicate(timeout=GIT_SECONDS)
+        output, errors = _awaited(process)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
+        if not isinstance(error, _TooLong):
             raise
         listing.waited = True
-        listing.notes.append(f"git did not list the files within {GIT_SECONDS:g} s, so all are indexed.")
+        listing.notes.append(f"{error}, so all are indexed.")
         return None
     if process.returncode:
         said = errors.decode("utf-8", "replace").strip().split("\n")[-1][:200]
@@ -260,6 +264,31 @@ def _paths_by_git(root: bytes, listing: Listing, above: bool) -> set[bytes] | No
     if not paths and root != top:
         return None  # the repository around it ignores this folder
     return {path for path in paths if path != b".git" and not path.startswith((b".git/", b"../", b"/"))}
+
+
+class _TooLong(Exception):
+    """git does not say which files there are; the message begins a sentence."""
+
+
+def _awaited(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """What git prints. Raises `_TooLong`, soon where it sleeps without an end, as before a pipe that stands
+    for a .gitignore: who waits for a disk does not sleep, and who is ready to run neither.
+    """
+    began_s = idle_s = time.monotonic()
+    known = b""
+    while True:
+        try:
+            return process.communicate(timeout=min(_LOOK_SECONDS, GIT_SECONDS))
+        except subprocess.TimeoutExpired:
+            now_s = time.monotonic()
+        state = Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        seen = b" ".join(state[11:13])  # the time that it has had of processors
+        if state[0] != b"S" or seen != known:
+            known, idle_s = seen, now_s
+        if now_s - idle_s >= IDLE_SECONDS:
+            raise _TooLong(f"git waited for {IDLE_SECONDS:g} s on a pipe or the like among the files")
+        if now_s - began_s >= GIT_SECONDS:
+            raise _TooLong(f"git did not list the files within {GIT_SECONDS:g} s")
 
 
 def _blocked(git_folder: bytes) -> bytes | None:
