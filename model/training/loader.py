@@ -60,14 +60,16 @@ class Mix:
     text_share: float = 0.06
     copy_share: float = 0.1
     newest_bias: float = 0.5  # share of draws from the newest tenth of the shards
+    correction_share: float = 0.3  # share of draws from the folder of corrections, once it holds any
 
 
 class EpisodeBatches(IterableDataset[Batch]):
     """Endless batches; each worker draws its own shards."""
 
-    def __init__(self, shards: Path, folder: Path, mix: Mix, seed: int):
+    def __init__(self, shards: Path, folder: Path, mix: Mix, seed: int, corrections: Path | None = None):
         super().__init__()
         self.shards, self.folder, self.mix, self.seed = shards, folder, mix, seed
+        self.corrections = corrections
 
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
@@ -100,7 +102,10 @@ class EpisodeBatches(IterableDataset[Batch]):
                     yield maker.episode(ep)
 
     def _episodes(self, draw: random.Random) -> list[Episode]:
-        paths = sorted(self.shards.glob("shard-*.bin"), key=lambda p: p.stat().st_mtime)
+        paths: list[Path] = []
+        if self.corrections is not None and draw.random() < self.mix.correction_share:
+            paths = by_age(self.corrections)
+        paths = paths or by_age(self.shards)
         if not paths:
             time.sleep(0.5)
             return []
@@ -109,6 +114,11 @@ class EpisodeBatches(IterableDataset[Batch]):
         episodes = [e for e in read_shard(path) if e.steps]
         draw.shuffle(episodes)
         return episodes
+
+
+def by_age(folder: Path) -> list[Path]:
+    """The shards in a folder, oldest first."""
+    return sorted(folder.glob("shard-*.bin"), key=lambda path: path.stat().st_mtime)
 
 
 def collate(samples: list[Sample], pad: int) -> Batch:
@@ -173,9 +183,11 @@ def widget_cells(ep: Episode, frame: int) -> npt.NDArray[np.float32]:
     return out.reshape(rows * columns, 2)
 
 
-def batches(shards: Path, folder: Path, mix: Mix, seed: int, workers: int) -> Iterator[Batch]:
+def batches(
+    shards: Path, folder: Path, mix: Mix, seed: int, workers: int, corrections: Path | None = None
+) -> Iterator[Batch]:
     """Endless batches from `workers` processes, in pinned memory when there is a GPU."""
-    data = EpisodeBatches(shards, folder, mix, seed)
+    data = EpisodeBatches(shards, folder, mix, seed, corrections)
     loader = DataLoader(
         data,
         batch_size=None,

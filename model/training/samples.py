@@ -112,10 +112,15 @@ class SampleMaker:
         """A stretch of an episode as the agent lives it: the steps between two prunings of its conversation.
 
         What came before is told, its clips as far as the agent still has them, but only the stretch is
-        trained on. `steps` ends the episode there and takes its last stretch; left out, one is drawn.
+        trained on. A step with `taken` has a label that was not what was done: with the label the sequence
+        ends, otherwise what was done stands there and is not trained on. `steps` ends the episode there and
+        takes its last stretch; left out, one is drawn.
         """
         until = len(ep.steps) if steps is None else steps
-        pruned, begin, end = self._stretch(until - 1 if steps else self.random.randrange(until))
+        at = until - 1 if steps else self._draw_step(ep)
+        pruned, begin, end = self._stretch(at)
+        if "taken" in ep.steps[at]:
+            until = at + 1  # its label is not what was done, so nothing follows on it
         turns: list[Message] = [self.developer]
         frames: list[int] = []
         clips: list[tuple[int, ...]] = []
@@ -131,10 +136,18 @@ class SampleMaker:
                 turns.append(Message("user", (shown, ep.instruction)))
             else:
                 turns.append(Message("tool", (f"ok\n{word}", shown)))
-            call = ToolCall(str(n), "computer", self.arguments(ep, step))
+            another = "taken" in step and n != until - 1
+            call = ToolCall(str(n), "computer", step["taken"] if another else self.arguments(ep, step))
             turns.append(Message("assistant", (), None, (call,)))
-            trained.append(n >= begin and bool(step.get("train", True)))
+            trained.append(n >= begin and not another and bool(step.get("train", True)))
         return self._sample(turns, self.tools, trained, ep, frames, clips)
+
+    def _draw_step(self, ep: Episode) -> int:
+        """The step whose stretch is shown; half the time one where something else was done than is right."""
+        corrected = [n for n, step in enumerate(ep.steps) if "taken" in step and step.get("train", True)]
+        if corrected and self.random.random() < 0.5:
+            return self.random.choice(corrected)
+        return self.random.randrange(len(ep.steps))
 
     def _stretch(self, step: int) -> tuple[int, int, int]:
         """How many clips behind the first are gone at a step, and the steps [begin, end) that share this."""
@@ -277,14 +290,13 @@ class SampleMaker:
             return frames.index(frame)
 
         a, b = slot(before), slot(now)
-        turned = self.random.choice((1, 1, 2, 3))
-        clips.append((a, *(b if k >= turned else a for k in (1, 2)), b))
+        turned, times = turning(self.random)
+        clips.append((a, *(b if now_shown else a for now_shown in turned), b))
         same = before == now or ep.frames[before] == ep.frames[now]
         word = "unchanged" if same else "settled"
         if self.random.random() < 0.02:
             word = "unsettled"
-        t = sorted(self.random.uniform(0.01, self.random.choice((0.2, 0.5, 1.5))) for _ in range(3))
-        return Clip(self._blank(ep), (0.0, t[0], t[1], t[2])), word
+        return Clip(self._blank(ep), times), word
 
     def _blank(self, ep: Episode) -> npt.NDArray[np.uint8]:
         """Stands for pixels in a rendered conversation, where only sizes count."""
@@ -317,6 +329,14 @@ class SampleMaker:
             if target and trained[turn]:
                 weights[i] = DIGIT_WEIGHT if text.ids[i] in self.digits else 1.0
         return weights
+
+
+def turning(draw: random.Random) -> tuple[tuple[bool, bool], tuple[float, float, float, float]]:
+    """When one screen turns into another during a clip: which of its two middle frames show the new one
+    already, and the times of all four in seconds."""
+    turned = draw.choice((1, 1, 2, 3))
+    t = sorted(draw.uniform(0.01, draw.choice((0.2, 0.5, 1.5))) for _ in range(3))
+    return (turned <= 1, turned <= 2), (0.0, t[0], t[1], t[2])
 
 
 def unambiguous(widgets: Sequence[Widget]) -> list[Widget]:

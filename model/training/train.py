@@ -54,6 +54,8 @@ class Settings:
     question_share: float = 0.5
     text_share: float = 0.06
     copy_share: float = 0.1
+    corrections: str = ""  # folder of shards in which a model played; see `agent/corrections.py`
+    correction_share: float = 0.3  # of the draws of episodes, once that folder holds any
     workers: int = 5
     seed: int = 0
     resume: str = ""
@@ -168,9 +170,10 @@ class Trainer:
         """Train until the steps or the seconds are used up, or SIGTERM comes; then save and export."""
         s = self.s
         previous = signal.signal(signal.SIGTERM, self._halt)
-        mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share)
+        mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share, correction_share=s.correction_share)
+        corrections = Path(s.corrections) if s.corrections else None
         seed = (s.seed + self.step) * 64 + self.group.rank
-        data = batches(Path(s.shards), NANO, mix, seed, s.workers)
+        data = batches(Path(s.shards), NANO, mix, seed, s.workers, corrections)
         if self.group.leads:
             print(f"{count_parameters(self.model) / 1e6:.2f} M parameters", flush=True)
         progress, saved = self._progress(), time.monotonic()

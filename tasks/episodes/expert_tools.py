@@ -7,17 +7,24 @@ import re
 from collections.abc import Callable
 
 from pilotfish.tasks.episodes.pages import Box, Screen, Target, Unreachable
-from pilotfish.tasks.episodes.steps import Expert, Steps, scroll
+from pilotfish.tasks.episodes.steps import Expert, Steps, click, key, scroll, type_text
 
 EXPERTS: dict[str, Expert] = {}
+REMEMBERING: set[str] = set()
+"""Tasks whose experts know more of what they have done than the page shows."""
 
 
-def expert(*tasks: str) -> Callable[[Expert], Expert]:
-    """Register the decorated function as the expert of these tasks."""
+def expert(*tasks: str, remembers: bool = False) -> Callable[[Expert], Expert]:
+    """Register the decorated function as the expert of these tasks.
+
+    remembers: it must not be asked anew in the midst of a task, because it would do again what is done.
+    """
 
     def register(function: Expert) -> Expert:
         for task in tasks:
             EXPERTS[task] = function
+            if remembers:
+                REMEMBERING.add(task)
         return function
 
     return register
@@ -71,6 +78,28 @@ def middle(target: Target) -> Target:
     """The same target with its point in the middle of its box, where a drag is to begin or end."""
     x0, y0, x1, y1 = target.box
     return Target(target.box, (x0 + x1) / 2, (y0 + y1) / 2)
+
+
+async def fill(s: Screen, field: str, text: str) -> Steps:
+    """Make a text field hold a text, whatever it holds and wherever the focus is; nothing where it does."""
+    for _ in range(8):
+        value, focused, selected = await s.js(f"pf.field({field})")
+        if value == text:
+            return
+        if not focused:
+            yield click(await s.target(field))
+        elif value and not selected:
+            yield key("ctrl+a")
+        else:
+            yield type_text(text) if text else key("BackSpace")
+    raise Unreachable(f"{field} does not take {text!r}")
+
+
+async def open_section(s: Screen) -> Steps:
+    """Open the only section, and press the button in it."""
+    if not await s.js(f"pf.open({first('#area h3')})"):
+        yield click(await s.target(first("#area h3")))
+    yield click(await s.target(first("#subbtn")))
 
 
 async def scroll_to(s: Screen, target: str, frame: str, amount: int = 1) -> Steps:

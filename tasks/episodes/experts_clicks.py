@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import json
 
-from pilotfish.tasks.episodes.expert_tools import expert, find, first, match, quoted, scroll_to, search
+from pilotfish.tasks.episodes.expert_tools import (
+    expert,
+    fill,
+    find,
+    first,
+    match,
+    open_section,
+    quoted,
+    scroll_to,
+    search,
+)
 from pilotfish.tasks.episodes.pages import Screen, Unreachable
 from pilotfish.tasks.episodes.steps import Step, Steps, click, key, type_text
 
@@ -46,8 +56,8 @@ async def click_tab(s: Screen) -> Steps:
 
 @expert("enter-text")
 async def enter_text(s: Screen) -> Steps:
-    yield click(await s.target(first("#tt")))
-    yield type_text(quoted(s.utterance)[0])
+    async for step in fill(s, first("#tt"), quoted(s.utterance)[0]):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -67,29 +77,37 @@ async def enter_text_dynamic(s: Screen) -> Steps:
 async def enter_password(s: Screen) -> Steps:
     password = quoted(s.utterance)[0]
     for field in ("#password", "#verify"):
-        yield click(await s.target(first(field)))
-        yield type_text(password)
+        async for step in fill(s, first(field), password):
+            yield step
     yield click(await s.target(first("#subbtn")))
 
 
 @expert("login-user")
 async def login_user(s: Screen) -> Steps:
     user, password = quoted(s.utterance)[:2]
-    yield click(await s.target(first("#username")))
-    yield type_text(user)
-    yield click(await s.target(first("#password")))
-    yield type_text(password)
+    async for step in fill(s, first("#username"), user):
+        yield step
+    async for step in fill(s, first("#password"), password):
+        yield step
     yield click(await s.target(first("#subbtn")))
+
+
+async def _tick(s: Screen, wanted: list[str]) -> Steps:
+    """Tick the boxes with these labels, and no other."""
+    named = (
+        f"{json.dumps(wanted)}.map((t)=>pf.byText('#area label',t)[0]?.querySelector('input')).filter((i)=>i)"
+    )
+    stray = "pf.all('#area input[type=checkbox]').filter((i)=>i.checked&&!named.includes(i))"
+    wrong = f"((named)=>[...named.filter((i)=>!i.checked),...{stray}])({named})"
+    while await s.js(f"{wrong}.length"):
+        yield click(await s.target(f"{wrong}[0]"))
 
 
 @expert("click-checkboxes", "click-checkboxes-large", "click-option")
 async def click_boxes(s: Screen) -> Steps:
     wanted = search(r"Select (.*) and click", s.utterance).split(", ")
-    for text in wanted:
-        if text != "nothing":
-            label = find("#area label", text)
-            if not await s.js(f"{label}.querySelector('input').checked"):
-                yield click(await s.target(f"{label}.querySelector('input')"))
+    async for step in _tick(s, wanted):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -100,12 +118,12 @@ async def click_checkboxes_soft(s: Screen) -> Steps:
     wanted = await s.js(
         f"pf.all('#area label').map((l)=>pf.clean(l.textContent)).filter((t)=>{groups}.includes(t))"
     )
-    for text in wanted:
-        yield click(await s.target(f"{find('#area label', text)}.querySelector('input')"))
+    async for step in _tick(s, wanted):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("click-button-sequence")
+@expert("click-button-sequence", remembers=True)
 async def click_button_sequence(s: Screen) -> Steps:
     for text in ("ONE", "TWO"):
         yield click(await s.target(find("#area button", text)))
@@ -153,8 +171,8 @@ async def count_shape(s: Screen) -> Steps:
 
 @expert("click-collapsible")
 async def click_collapsible(s: Screen) -> Steps:
-    yield click(await s.target(first("#area h3")))
-    yield click(await s.target(first("#subbtn")))
+    async for step in open_section(s):
+        yield step
 
 
 @expert("click-tab-2-easy")
@@ -177,22 +195,22 @@ async def navigate_tree(s: Screen) -> Steps:
         yield click(await s.target(shut))
 
 
-@expert("search-engine")
+@expert("search-engine", remembers=True)
 async def search_engine(s: Screen) -> Steps:
     rank = int(search(r"the (\d)(?:st|nd|rd|th)", s.utterance)) - 1
-    yield click(await s.target(first("#search-text")))
-    yield type_text(quoted(s.utterance)[0])
+    async for step in fill(s, first("#search-text"), quoted(s.utterance)[0]):
+        yield step
     yield click(await s.target(first("#search")))
     if rank >= 3:
         yield click(await s.target(find("#pagination a", str(rank // 3 + 1))))
     yield click(await s.target(f"pf.all('#page-content a')[{rank % 3}]"))
 
 
-@expert("use-autocomplete-nodelay")
+@expert("use-autocomplete-nodelay", remembers=True)
 async def use_autocomplete(s: Screen) -> Steps:
     start, *end = quoted(s.utterance)
-    yield click(await s.target(first("#tags")))
-    yield type_text(start)
+    async for step in fill(s, first("#tags"), start):
+        yield step
     fits = f"(t)=>t.startsWith({json.dumps(start)})&&t.endsWith({json.dumps(end[0] if end else '')})"
     item = f"pf.all('.ui-menu-item').find((e)=>({fits})(pf.clean(e.textContent)))"
     yield click(await s.target(item))
@@ -203,8 +221,8 @@ async def use_autocomplete(s: Screen) -> Steps:
 async def read_table(s: Screen) -> Steps:
     name = search(r"value of (.*) into", s.utterance)
     value = await s.js(f"{find('#tab td:first-child', name)}.nextElementSibling.textContent")
-    yield click(await s.target(first("#tt")))
-    yield type_text(value)
+    async for step in fill(s, first("#tt"), value):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -213,12 +231,12 @@ async def simple_arithmetic(s: Screen) -> Steps:
     problem = await s.js("document.querySelector('#math-problem').textContent")
     left, sign, right = match(r"(\d+) ([-+x]) (\d+) =", problem)
     a, b = int(left), int(right)
-    yield click(await s.target(first("#math-answer")))
-    yield type_text(str({"+": a + b, "-": a - b, "x": a * b}[sign]))
+    async for step in fill(s, first("#math-answer"), str({"+": a + b, "-": a - b, "x": a * b}[sign])):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("choose-list")
+@expert("choose-list", remembers=True)
 async def choose_list(s: Screen) -> Steps:
     # Keyboard only: an open list is a window of its own, which cannot be drawn frame by frame.
     yield key("Tab")
@@ -226,7 +244,7 @@ async def choose_list(s: Screen) -> Steps:
     yield click(await s.target(first("#area button")))
 
 
-@expert("click-scroll-list")
+@expert("click-scroll-list", remembers=True)
 async def click_scroll_list(s: Screen) -> Steps:
     wanted = search(r"Select (.*) from the scroll", s.utterance).split(", ")
     for i, text in enumerate(wanted):

@@ -10,6 +10,7 @@ import json
 from pilotfish.tasks.episodes.expert_tools import (
     box_of,
     expert,
+    fill,
     first,
     match,
     middle,
@@ -18,10 +19,10 @@ from pilotfish.tasks.episodes.expert_tools import (
     search,
 )
 from pilotfish.tasks.episodes.pages import Screen, Target, Unreachable
-from pilotfish.tasks.episodes.steps import Steps, click, drag, key, type_text
+from pilotfish.tasks.episodes.steps import Steps, click, drag, key
 
 
-@expert("text-editor")
+@expert("text-editor", remembers=True)
 async def text_editor(s: Screen) -> Steps:
     text = first(".ql-editor")
     if "everything" in s.utterance:
@@ -100,7 +101,7 @@ async def tic_tac_toe(s: Screen) -> Steps:
         yield click(await s.target(first(f"#ttt-{_chance(tuple(await s.js('gameState')))[1]}")))
 
 
-@expert("use-colorwheel", "use-colorwheel-2")
+@expert("use-colorwheel", "use-colorwheel-2", remembers=True)
 async def use_colorwheel(s: Screen) -> Steps:
     if "following" in s.utterance:
         rgb = await s.js(
@@ -122,7 +123,7 @@ async def use_colorwheel(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("daily-calendar")
+@expert("daily-calendar", remembers=True)
 async def daily_calendar(s: Screen) -> Steps:
     length, unit, name, hour, half = match(
         r'Create a (\S+) (\w+) event named "(.*)", between (\d+)(AM|PM) and', s.utterance
@@ -146,6 +147,6 @@ async def daily_calendar(s: Screen) -> Steps:
     yield drag(Target(top.box, top.x, top.y - 4), Target(bottom.box, bottom.x, bottom.y + 4))
     async for step in scroll_to(s, first("#controls .create"), first("#area")):
         yield step
-    yield click(await s.target(first("#event-name")))
-    yield type_text(name)
+    async for step in fill(s, first("#event-name"), name):
+        yield step
     yield click(await s.target(first("#controls .create")))

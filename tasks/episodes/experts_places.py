@@ -9,6 +9,7 @@ import math
 from pilotfish.tasks.episodes.expert_tools import (
     box_of,
     expert,
+    fill,
     find,
     first,
     match,
@@ -20,7 +21,7 @@ from pilotfish.tasks.episodes.expert_tools import (
 )
 from pilotfish.tasks.episodes.experts_scrolling import move_slider
 from pilotfish.tasks.episodes.pages import Box, Screen, Target
-from pilotfish.tasks.episodes.steps import Steps, click, drag, type_text, wait
+from pilotfish.tasks.episodes.steps import Steps, click, drag, wait
 
 Point = tuple[float, float]
 
@@ -60,33 +61,33 @@ async def _place(s: Screen, where: Point) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("circle-center")
+@expert("circle-center", remembers=True)
 async def circle_center(s: Screen) -> Steps:
     async for step in _place(s, (await _centres(s, "#area circle"))[0]):
         yield step
 
 
-@expert("find-midpoint")
+@expert("find-midpoint", remembers=True)
 async def find_midpoint(s: Screen) -> Steps:
     async for step in _place(s, _midpoint(*await _centres(s, "#area circle"))):
         yield step
 
 
-@expert("bisect-angle")
+@expert("bisect-angle", remembers=True)
 async def bisect_angle(s: Screen) -> Steps:
     vertex = (await _centres(s, ".init-blue"))[0]
     async for step in _place(s, _on_bisector(vertex, *await _centres(s, ".init-black"))):
         yield step
 
 
-@expert("right-angle")
+@expert("right-angle", remembers=True)
 async def right_angle(s: Screen) -> Steps:
     vertex, other = [(await _centres(s, css))[0] for css in ("#init-blue", "#init-black")]
     async for step in _place(s, _square_to(vertex, other, await box_of(s, first("#svg-grid")))):
         yield step
 
 
-@expert("draw-line")
+@expert("draw-line", remembers=True)
 async def draw_line(s: Screen) -> Steps:
     (x, y), (x0, y0, x1, y1) = (await _centres(s, "#circ"))[0], await box_of(s, first("svg"))
     if "horizontal" in s.utterance:
@@ -97,7 +98,7 @@ async def draw_line(s: Screen) -> Steps:
     yield click(await s.target(first("#controls button")))
 
 
-@expert("hot-cold")
+@expert("hot-cold", remembers=True)
 async def hot_cold(s: Screen) -> Steps:
     x0, y0, x1, y1 = await box_of(s, first("#touch-area"))
     for row in (1, 3):
@@ -109,7 +110,7 @@ async def hot_cold(s: Screen) -> Steps:
                 return
 
 
-@expert("drag-single-shape")
+@expert("drag-single-shape", remembers=True)
 async def drag_single_shape(s: Screen) -> Steps:
     dx, dy = {"left": (-20, 0), "right": (20, 0), "up": (0, -20), "down": (0, 20)}[
         search(r"Drag the item (\w+) then", s.utterance)
@@ -119,7 +120,7 @@ async def drag_single_shape(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("drag-shapes", "drag-shapes-2")
+@expert("drag-shapes", "drag-shapes-2", remembers=True)
 async def drag_shapes(s: Screen) -> Steps:
     kind, place = match(r"Drag all (\w+)(?: shapes)? into the (\w+) box", s.utterance)
     tag = {"rectangles": "rect", "circles": "circle", "triangles": "polygon"}.get(kind)
@@ -141,7 +142,7 @@ _GRID = {
 }
 
 
-@expert("drag-items-grid")
+@expert("drag-items-grid", remembers=True)
 async def drag_items_grid(s: Screen) -> Steps:
     name, where = match(r"Drag (\S+) (.*)\.", s.utterance)
     items = "pf.all('#sortable li')"
@@ -170,7 +171,7 @@ async def drag_sort_numbers(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("form-sequence")
+@expert("form-sequence", remembers=True)
 async def form_sequence(s: Screen) -> Steps:
     goal, rank = match(r"Select (-?\d+) with the slider, click the (\d)", s.utterance)
     async for step in move_slider(s, int(goal)):
@@ -179,7 +180,7 @@ async def form_sequence(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("form-sequence-3")
+@expert("form-sequence-3", remembers=True)
 async def form_sequence_3(s: Screen) -> Steps:
     height = search(r"Choose (.*) from the dropdown", s.utterance)
     yield click(await s.target(first(".selectric")))
@@ -206,6 +207,8 @@ async def click_menu(s: Screen) -> Steps:
         if not below:
             yield click(await s.target(item))
             return
+        if await s.js(f"pf.shown({find('#menu .ui-menu-item-wrapper', below)})"):
+            continue
         yield click(await s.target(item), "mouse_move")
         async for step in _until_shown(s, find("#menu .ui-menu-item-wrapper", below)):
             yield step
@@ -219,7 +222,8 @@ async def click_menu_2(s: Screen) -> Steps:
         else "Object.keys(PROBLEM_SET).find((k)=>document.querySelector('#query .'+PROBLEM_SET[k]))"
     )
     item = f"pf.byText('#menu li>div',{asked})[0]"
-    yield click(await s.target(first("#open-menu")))
+    if not await s.js("pf.shown(document.querySelector('#menu'))"):
+        yield click(await s.target(first("#open-menu")))
     if not await s.js(f"pf.shown({item})"):
         yield click(await s.target(find("#menu li>div", "Playback")))
         async for step in _until_shown(s, item):
@@ -229,10 +233,11 @@ async def click_menu_2(s: Screen) -> Steps:
 
 @expert("click-pie", "click-pie-nodelay")
 async def click_pie(s: Screen) -> Steps:
-    yield click(await s.target("pf.all('#divWheel [id*=spreader]')[0]"))
     item = (
         f"pf.all('#divWheel text').find((e)=>pf.clean(e.textContent)==={json.dumps(quoted(s.utterance)[0])})"
     )
+    if not (await box_of(s, item))[2]:
+        yield click(await s.target("pf.all('#divWheel [id*=spreader]')[0]"))
     before: Box | None = None
     for _ in range(30):  # it unfolds by itself
         now = await box_of(s, item)
@@ -248,9 +253,9 @@ async def click_pie(s: Screen) -> Steps:
 async def generate_number(s: Screen) -> Steps:
     kind, bound = match(r"(less than|greater than|odd|even)\D*(\d*)", s.utterance)
     for _ in range(20):
-        yield click(await s.target(first("#generate")))
-        number = int(await s.js("document.querySelector('#display-number').textContent"))
-        if (
+        shown = await s.js("document.querySelector('#display-number').textContent")
+        number = int(shown) if shown.strip().lstrip("-").isdecimal() else None
+        if number is not None and (
             number < int(bound)
             if kind == "less than"
             else number > int(bound)
@@ -258,14 +263,17 @@ async def generate_number(s: Screen) -> Steps:
             else number % 2 == (kind == "odd")
         ):
             break
+        yield click(await s.target(first("#generate")))
     yield click(await s.target(first("#submit")))
 
 
 @expert("number-checkboxes")
 async def number_checkboxes(s: Screen) -> Steps:
     number = quoted(s.utterance)[0]
-    for i in await s.js(f"PATTERNS[{number}].flat().map((on,i)=>on?i:-1).filter((i)=>i>=0)"):
-        yield click(await s.target(f"pf.all('#area input[type=checkbox]')[{i}]"))
+    boxes = "pf.all('#area input[type=checkbox]')"
+    wrong = f"{boxes}.filter((e,i)=>e.checked!==!!PATTERNS[{number}].flat()[i])"
+    while await s.js(f"{wrong}.length"):
+        yield click(await s.target(f"{wrong}[0]"))
     yield click(await s.target(first("#subbtn")))
 
 
@@ -274,6 +282,6 @@ async def read_table_2(s: Screen) -> Steps:
     for n in (1, 2):
         label = await s.js(f"document.querySelector('#ll{n}').dataset.key")
         value = await s.js(f"{find('#tab td:first-child', label)}.nextElementSibling.textContent")
-        yield click(await s.target(first(f"#tt{n}")))
-        yield type_text(value)
+        async for step in fill(s, first(f"#tt{n}"), value):
+            yield step
     yield click(await s.target(first("#subbtn")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from pilotfish.tasks.episodes.expert_tools import expert, first, match, quoted, scroll_to, search
+from pilotfish.tasks.episodes.expert_tools import expert, fill, first, match, quoted, scroll_to, search
 from pilotfish.tasks.episodes.pages import Screen, Target, Unreachable
 from pilotfish.tasks.episodes.steps import Steps, click, drag, key, scroll, type_text, wait
 
@@ -34,8 +34,8 @@ async def scroll_text(s: Screen) -> Steps:
     async for step in _to_end(s, first("#text-area"), "down"):
         yield step
     text = await s.js("document.querySelector('#text-area').value")
-    yield click(await s.target(first("#answer-input")))
-    yield type_text(re.sub("[^a-zA-Z0-9]", "", text.split()[-1]))
+    async for step in fill(s, first("#answer-input"), re.sub("[^a-zA-Z0-9]", "", text.split()[-1])):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -53,13 +53,13 @@ async def sign_agreement(s: Screen) -> Steps:
         name, _ = quoted(s.utterance)
         async for step in _to_end(s, first("#text-area"), "down", 10):
             yield step
-        yield click(await s.target(first("#name")))
-        yield type_text(name)
+        async for step in fill(s, first("#name"), name):
+            yield step
     last = "cancel" if "ancel" in s.utterance else "agree"
     yield click(await s.target(first(f"#{last}")))
 
 
-@expert("enter-date")
+@expert("enter-date", remembers=True)
 async def enter_date(s: Screen) -> Steps:
     month, day, year = match(r"Enter (\d+)/(\d+)/(\d+) as", s.utterance)
     yield click(await s.target(f"pf.part({first('#tt')},0.03,0.12)"))
@@ -67,7 +67,7 @@ async def enter_date(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("enter-time")
+@expert("enter-time", remembers=True)
 async def enter_time(s: Screen) -> Steps:
     hour, minute, half = match(r"Enter (\d+):(\d+)\s*([AP]M) as", s.utterance)
     yield click(await s.target(f"pf.part({first('#tt')},0.03,0.12)"))
@@ -75,7 +75,7 @@ async def enter_time(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("copy-paste", "copy-paste-2")
+@expert("copy-paste", "copy-paste-2", remembers=True)
 async def copy_paste(s: Screen) -> Steps:
     rank = int(search(r"the (\d)\w\w text area", s.utterance)) if "text area" in s.utterance else 1
     yield click(await s.target(f"pf.all('#area textarea')[{rank - 1}]"))
@@ -86,7 +86,7 @@ async def copy_paste(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("terminal")
+@expert("terminal", remembers=True)
 async def terminal(s: Screen) -> Steps:
     ending = search(r"extension \.(\S+)$", s.utterance) if "extension ." in s.utterance else ""
     yield click(await s.target(first("#terminal")))
@@ -98,7 +98,7 @@ async def terminal(s: Screen) -> Steps:
     yield key("Return")
 
 
-@expert("highlight-text", "highlight-text-2")
+@expert("highlight-text", "highlight-text-2", remembers=True)
 async def highlight_text(s: Screen) -> Steps:
     numbered = re.search(r"in the (\d)\w\w paragraph", s.utterance)
     block = f"pf.all('#randomText p')[{int(numbered[1]) - 1}]" if numbered else first("#randomText")
@@ -133,14 +133,14 @@ async def move_slider(s: Screen, goal: int) -> Steps:
         yield key("Right" if now < goal else "Left")
 
 
-@expert("use-slider")
+@expert("use-slider", remembers=True)
 async def use_slider(s: Screen) -> Steps:
     async for step in move_slider(s, int(search(r"Select (-?\d+) with", s.utterance))):
         yield step
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("drag-box")
+@expert("drag-box", remembers=True)
 async def drag_box(s: Screen) -> Steps:
     small = await s.target(first("#draggableSmall"))
     large = (await s.target(first("#draggableLarge"))).box
@@ -150,7 +150,7 @@ async def drag_box(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("drag-circle")
+@expert("drag-circle", remembers=True)
 async def drag_circle(s: Screen) -> Steps:
     way = search(r"Drag the circle (\w+) then", s.utterance)
     circle = await s.target(first("#area circle"))
@@ -160,7 +160,7 @@ async def drag_circle(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("drag-items")
+@expert("drag-items", remembers=True)
 async def drag_items(s: Screen) -> Steps:
     name, where = match(r"Drag (\S+) (.*)\.", s.utterance)
     names = await s.js("pf.all('#sortable li').map((e)=>pf.clean(e.textContent))")
@@ -182,7 +182,11 @@ async def drag_items(s: Screen) -> Steps:
 @expert("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
 async def choose_date(s: Screen) -> Steps:
     month, day, year = (int(part) for part in match(r"Select (\d+)/(\d+)/(\d+) as", s.utterance))
-    yield click(await s.target(first("#datepicker")))
+    if await s.js(f"{first('#datepicker')}.value") == f"{month:02d}/{day:02d}/{year}":
+        yield click(await s.target(first("#subbtn")))
+        return
+    if not await s.js("pf.shown(document.querySelector('.ui-datepicker'))"):
+        yield click(await s.target(first("#datepicker")))
     for _ in range(14):
         shown = await s.js(
             f"(()=>{{const d={first('td[data-month]')};return d&&[+d.dataset.year,+d.dataset.month+1]}})()"
@@ -198,7 +202,7 @@ async def choose_date(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("order-food")
+@expert("order-food", remembers=True)
 async def order_food(s: Screen) -> Steps:
     names = await s.js("pf.all('.food-item').map((e)=>e.dataset.item.trim())")
     if "one of each" in s.utterance:
@@ -221,11 +225,11 @@ async def order_food(s: Screen) -> Steps:
     yield click(await s.target(submit))
 
 
-@expert("use-autocomplete")
+@expert("use-autocomplete", remembers=True)
 async def use_autocomplete(s: Screen) -> Steps:
     start, *end = quoted(s.utterance)
-    yield click(await s.target(first("#tags")))
-    yield type_text(start)
+    async for step in fill(s, first("#tags"), start):
+        yield step
     fits = f"(t)=>t.startsWith({json.dumps(start)})&&t.endsWith({json.dumps(end[0] if end else '')})"
     item = f"pf.all('.ui-menu-item').find((e)=>({fits})(pf.clean(e.textContent)))"
     for _ in range(4):
@@ -236,7 +240,7 @@ async def use_autocomplete(s: Screen) -> Steps:
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("resize-textarea")
+@expert("resize-textarea", remembers=True)
 async def resize_textarea(s: Screen) -> Steps:
     what, how = match(r"so that the (width|height) is (smaller|larger)", s.utterance)
     corner = await s.target(first(".ui-resizable-se"))

@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 import re
 
-from pilotfish.tasks.episodes.expert_tools import expert, find, first, match, quoted, scroll_to, search
+from pilotfish.tasks.episodes.expert_tools import (
+    expert,
+    fill,
+    find,
+    first,
+    match,
+    open_section,
+    quoted,
+    scroll_to,
+    search,
+)
 from pilotfish.tasks.episodes.pages import Screen, Unreachable
-from pilotfish.tasks.episodes.steps import Steps, click, key, type_text
+from pilotfish.tasks.episodes.steps import Steps, click
 
 
 async def _look_behind(s: Screen, goal: str, covers: str, last: int | None = None) -> Steps:
@@ -54,8 +64,8 @@ async def click_collapsible_2(s: Screen) -> Steps:
 
 @expert("click-collapsible-nodelay")
 async def click_collapsible_nodelay(s: Screen) -> Steps:
-    yield click(await s.target(first("#area h3")))
-    yield click(await s.target(first("#subbtn")))
+    async for step in open_section(s):
+        yield step
 
 
 @expert("social-media")
@@ -69,9 +79,10 @@ async def social_media(s: Screen) -> Steps:
     if action in ("Reply", "Retweet", "Like"):
         yield click(await s.target(f"{post}.querySelector('.{action.lower()}')"))
         return
-    yield click(await s.target(f"{post}.querySelector('.more')"))
     says = f"(l)=>pf.clean(l.textContent).startsWith({json.dumps(action)})"
     item = f"[...{post}.querySelectorAll('li')].find({says})"
+    if not await s.js(f"{item}.getBoundingClientRect().height"):
+        yield click(await s.target(f"{post}.querySelector('.more')"))
     async for step in scroll_to(s, item, first("#area"), 2):
         yield step
     yield click(await s.target(item))
@@ -84,6 +95,8 @@ async def social_media_all(s: Screen) -> Steps:
     posts = f"pf.all('.media').filter({by})"
     for i in range(await s.js(f"{posts}.length")):
         knob = f"{posts}[{i}].querySelector('.{action.lower()}')"
+        if await s.js(f"{knob}.classList.contains('active')"):
+            continue
         async for step in scroll_to(s, knob, first("#area"), 2):
             yield step
         yield click(await s.target(knob))
@@ -119,20 +132,29 @@ def _errand(s: Screen) -> tuple[str, str, str]:
 )
 async def email_inbox(s: Screen) -> Steps:
     what, name, text = _errand(s)
+    form = "#reply" if what == "reply" else "#forward"
+    if await s.js(f"pf.shown({first(form)})"):
+        field = first("#reply-text" if what == "reply" else "#forward .forward-sender")
+        async for step in fill(s, field, text):
+            yield step
+        yield click(await s.target(first(f"#send-{what}")))
+        return
     by = f"(t)=>t.querySelector('.email-sender').textContent==={json.dumps(name)}"
     thread = f"pf.all('#main .email-thread').find({by})"
-    async for step in scroll_to(s, thread, first("#main"), 2):
-        yield step
+    if await s.js(f"pf.shown({first('#main')})"):
+        async for step in scroll_to(s, thread, first("#main"), 2):
+            yield step
     if what in ("delete", "star"):
         yield click(await s.target(f"{thread}.querySelector('.{'trash' if what == 'delete' else 'star'}')"))
         return
-    yield click(await s.target(f"{thread}.querySelector('.email-sender')"))
+    if await s.js(f"pf.shown({first('#main')})"):
+        yield click(await s.target(f"{thread}.querySelector('.email-sender')"))
     knob = first(f"#email .email-{what}")
     async for step in scroll_to(s, knob, first("#email"), 2):
         yield step
     yield click(await s.target(knob))
-    yield click(await s.target(first("#reply-text" if what == "reply" else "#forward .forward-sender")))
-    yield type_text(text)
+    async for step in fill(s, first("#reply-text" if what == "reply" else "#forward .forward-sender"), text):
+        yield step
     yield click(await s.target(first(f"#send-{what}")))
 
 
@@ -140,16 +162,16 @@ async def email_inbox(s: Screen) -> Steps:
 async def find_word(s: Screen) -> Steps:
     rank = int(search(r"Find the (\d+)(?:st|nd|rd|th) word", s.utterance))
     text = await s.js("document.querySelector('#area p').textContent")
-    yield click(await s.target(first("#answer-input")))
-    yield type_text(re.sub("[^a-zA-Z]", "", text.split()[rank - 1]))
+    async for step in fill(s, first("#answer-input"), re.sub("[^a-zA-Z]", "", text.split()[rank - 1])):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
 @expert("visual-addition")
 async def visual_addition(s: Screen) -> Steps:
     count = await s.js("pf.all('.addition-block').length")
-    yield click(await s.target(first("#math-answer")))
-    yield type_text(str(count))
+    async for step in fill(s, first("#math-answer"), str(count)):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -162,16 +184,16 @@ async def simple_algebra(s: Screen) -> Steps:
         answer = int(total) + (int(right) if sign == "-" else -int(right))
     else:
         answer = (int(total) - int(left)) * (1 if sign == "+" else -1)
-    yield click(await s.target(first("#math-answer")))
-    yield type_text(str(answer))
+    async for step in fill(s, first("#math-answer"), str(answer)):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
 @expert("text-transform")
 async def text_transform(s: Screen) -> Steps:
     text = await s.js("document.querySelector('#captcha').textContent")
-    yield click(await s.target(first("#tt")))
-    yield type_text(text.strip())
+    async for step in fill(s, first("#tt"), text.strip()):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -189,11 +211,9 @@ async def phone_book(s: Screen) -> Steps:
 async def odd_or_even(s: Screen) -> Steps:
     numbers = await s.js("pf.all('.display-number').map((e)=>+e.textContent)")
     for i, number in enumerate(numbers):
-        yield click(
-            await s.target(
-                f"pf.all('#numbers .row')[{i}].querySelector('.{'odd' if number % 2 else 'even'}')"
-            )
-        )
+        knob = f"pf.all('#numbers .row')[{i}].querySelector('.{'odd' if number % 2 else 'even'}')"
+        if not await s.js(f"{knob}.classList.contains('selected')"):
+            yield click(await s.target(knob))
     yield click(await s.target(first("#submit")))
 
 
@@ -219,8 +239,8 @@ async def multi_layouts(s: Screen) -> Steps:
         "return /genre/i.test(e.textContent)?0:/director/i.test(e.textContent)?1:2})"
     )
     for i, what in enumerate(order):
-        yield click(await s.target(f"pf.all('#area input')[{i}]"))
-        yield type_text((genre, name, year)[what])
+        async for step in fill(s, f"pf.all('#area input')[{i}]", (genre, name, year)[what]):
+            yield step
     yield click(await s.target("document.querySelector('#area button,#area .final,#area .ui-submit')"))
 
 
@@ -229,21 +249,23 @@ async def form_sequence_2(s: Screen) -> Steps:
     radio, number, field = match(
         r'Check the (\d)\w+ radio button and enter the number "(-?\d+)" into the (\d)', s.utterance
     )
-    yield click(await s.target(first(f'input[type=radio][value="{radio}"]')))
-    yield click(await s.target(first(f"#input-{field}")))
-    yield type_text(number)
+    knob = first(f'input[type=radio][value="{radio}"]')
+    if not await s.js(f"{knob}.checked"):
+        yield click(await s.target(knob))
+    async for step in fill(s, first(f"#input-{field}"), number):
+        yield step
     yield click(await s.target(first("#subbtn")))
 
 
-@expert("guess-number")
+@expert("guess-number", remembers=True)
 async def guess_number(s: Screen) -> Steps:
     low, high = 0, 9
-    for turn in range(5):
+    for _ in range(5):
         guess = (low + high) // 2
-        yield click(await s.target(f"pf.part({first('#tt')},0.1,0.5)"))  # its arrows are at the right
-        if turn:
-            yield key("ctrl+a")
-        yield type_text(str(guess))
+        async for step in fill(
+            s, f"pf.part({first('#tt')},0.1,0.5)", str(guess)
+        ):  # its arrows are at the right
+            yield step
         yield click(await s.target(first("#subbtn")))
         if await s.js("!document.querySelector('#higher').classList.contains('hide')"):
             low = guess + 1
@@ -253,7 +275,7 @@ async def guess_number(s: Screen) -> Steps:
             return
 
 
-@expert("find-greatest")
+@expert("find-greatest", remembers=True)
 async def find_greatest(s: Screen) -> Steps:
     values = await s.js("pf.all('.card-value').map((e)=>+e.textContent)")
     for i in range(len(values)):
@@ -264,7 +286,7 @@ async def find_greatest(s: Screen) -> Steps:
     yield click(await s.target(first("#submit")))
 
 
-@expert("ascending-numbers")
+@expert("ascending-numbers", remembers=True)
 async def ascending_numbers(s: Screen) -> Steps:
     yield click(await s.target("pf.all('svg text').find((e)=>e.textContent==='1')"))
     for number in range(2, 6):
@@ -284,7 +306,7 @@ async def buy_ticket(s: Screen) -> Steps:
 @expert("click-shades")
 async def click_shades(s: Screen) -> Steps:
     colour = search(r"shades of (\w+)", s.utterance)
-    shades = f"pf.all('#area span[data-color=\"{colour}\"]')"
-    for i in range(await s.js(f"{shades}.length")):
-        yield click(await s.target(f"{shades}[{i}]"))
+    wrong = f"pf.all('#area span').filter((e)=>(e.dataset.color==='{colour}')!==(e.className==='selected'))"
+    while await s.js(f"{wrong}.length"):
+        yield click(await s.target(f"{wrong}[0]"))
     yield click(await s.target(first("#submit")))

@@ -4,7 +4,7 @@
   if (window.__pf) return;
   const REGION_WIDTH = 168, REGION_HEIGHT = 210, SCALE = 2;
   const PAGE_CHROME = '#sync-task-cover,#reward-display,#click-canvas';
-  let state = 1, drawn = 0;
+  let state = 1, drawn = 0, marked = null;
 
   // A private generator (mulberry32), so that a page's own seeded Math.random is left alone.
   const random = () => {
@@ -357,6 +357,16 @@
       const inside = a && a.top >= 0 && b.bottom <= REGION_HEIGHT;
       return inside ? [[a.left, (a.top + a.bottom) / 2], [b.right, (b.top + b.bottom) / 2]] : null;
     },
+    // A text field: what it holds, whether it has the focus, whether all of it is selected.
+    field: (what) => {
+      const el = what.piece ?? what, focused = document.activeElement === el;
+      const whole = el.selectionStart === null ? String(getSelection()) === el.value
+        : el.selectionStart === 0 && el.selectionEnd === el.value.length;
+      return [el.value, focused, focused && whole];
+    },
+    // Remembers what lies at a point, or has the focus when none is given; `same` asks whether it still does.
+    mark: (x, y) => { marked = x === undefined ? document.activeElement : document.elementFromPoint(x, y); },
+    same: (x, y) => !!marked && marked === (x === undefined ? document.activeElement : document.elementFromPoint(x, y)),
     lines: () => drawn,
     target, byText, all, clean, labels, settle, start, matches: [],
     shown: (el) => { clips = new Map(); return rectsOf(el).length > 0; },

@@ -147,5 +147,10 @@ async def play_scene(screen: Screen, seed: int, options: Options, task: str | No
         await follow(screen, scene.expert, episode, options, slips=True)
     except (Unreachable, PageError):
         return episode
-    episode.success = bool(await screen.page.evaluate("window.__pfGoal === true"))
+    episode.success = await reached(screen)
     return episode
+
+
+async def reached(screen: Screen) -> bool:
+    """Whether the goal of the procedural page that is shown is reached."""
+    return bool(await screen.page.evaluate("window.__pfGoal === true"))

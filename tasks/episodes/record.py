@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -96,8 +96,12 @@ def read_mix(path: Path | None) -> dict[str, float]:
 class Worker:
     """One process: a browser, its pages, and the shard being filled."""
 
+    runs_per_load = RUNS_PER_LOAD
+    timeout_s = EPISODE_TIMEOUT_S
+    shard_name = "shard-{:03d}-{:06d}.bin"
+
     def __init__(self, number: int, settings: Settings, report: Connection) -> None:
-        self._number = number
+        self.number = number
         self._settings = settings
         self._report = report
         self._rng = random.Random(f"{settings.seed}:{number}")
@@ -151,12 +155,12 @@ class Worker:
             while left[0] > 0 and not self._stop and browser.alive:
                 await self._wait_for_room()
                 task = self._choose()
-                runs = 1 if task in RELOADED else RUNS_PER_LOAD
+                runs = 1 if task in RELOADED else self.runs_per_load
                 for i in range(runs):
                     if self._stop or left[0] <= 0:
                         break
                     left[0] -= 1
-                    async with asyncio.timeout(EPISODE_TIMEOUT_S):
+                    async with asyncio.timeout(self.timeout_s):
                         episode = await self._play(screen, task, fresh=i == 0)
                     self._keep(episode)
         except (BrowserError, TimeoutError):
@@ -188,7 +192,7 @@ class Worker:
             return
         count = self._counts.setdefault(episode.task, [0, 0])
         count[0] += 1
-        if episode.success and any(step["train"] for step in episode.steps):
+        if self._is_worth_keeping(episode):
             count[1] += 1
             self._episodes.append(episode)
         if len(self._episodes) >= self._settings.shard_episodes:
@@ -196,10 +200,13 @@ class Worker:
         if time.monotonic() - self._reported > 1:
             self._send_report()
 
+    def _is_worth_keeping(self, episode: Episode) -> bool:
+        return episode.success and any(step["train"] for step in episode.steps)
+
     def _write(self) -> None:
         if not self._episodes:
             return
-        name = f"shard-{self._number:03d}-{self._shards:06d}.bin"
+        name = self.shard_name.format(self.number, self._shards)
         write_shard(self._settings.out / name, self._episodes)
         self._shards += 1
         self._episodes = []
@@ -213,9 +220,12 @@ class Worker:
         self._counts, self._restarts, self._unplayed = {}, 0, 0
 
 
-def _work(number: int, settings: Settings, report: Connection) -> None:
+MakeWorker = Callable[[int, Settings, Connection], Worker]
+
+
+def _work(make: MakeWorker, number: int, settings: Settings, report: Connection) -> None:
     die_with_parent()
-    asyncio.run(Worker(number, settings, report).run())
+    asyncio.run(make(number, settings, report).run())
     report.close()
 
 
@@ -231,10 +241,10 @@ class Totals:
         self._last = (self.begun, 0)
 
     def add(self, counts: Mapping[str, list[int]], restarts: int, unplayed: int) -> None:
-        """Add one report: `counts` are [played, kept] of each task."""
+        """Add one report: `counts` are [played, kept, ...] of each task."""
         self.restarts += restarts
         self.unplayed += unplayed
-        for task, (tried, kept) in counts.items():
+        for task, (tried, kept, *_) in counts.items():
             self.tried[task] = self.tried.get(task, 0) + tried
             self.kept[task] = self.kept.get(task, 0) + kept
 
@@ -254,8 +264,20 @@ class Totals:
             f"  below 99 %: {', '.join(weak) or 'none'}"
         )
 
+    def table(self) -> list[str]:
+        """A line for each task."""
+        return [f"  {task}: {self.kept[task]} of {tried} kept" for task, tried in sorted(self.tried.items())]
 
-def record(settings: Settings, workers: int, seconds: float | None, episodes: int | None) -> Totals:
+
+def record(
+    settings: Settings,
+    workers: int,
+    seconds: float | None,
+    episodes: int | None,
+    *,
+    make: MakeWorker = Worker,
+    totals: Totals | None = None,
+) -> Totals:
     """Run the workers until the time or the number of episodes is reached, or a signal comes."""
     settings.out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("fork")
@@ -270,12 +292,12 @@ def record(settings: Settings, workers: int, seconds: float | None, episodes: in
     reports: list[Connection] = []
     for number in range(workers):
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(number, settings, sender))
+        process = context.Process(target=_work, args=(make, number, settings, sender))
         process.start()
         sender.close()
         processes.append(process)
         reports.append(receiver)
-    totals = Totals()
+    totals = totals or Totals()
     printed = time.monotonic()
     told = False
     deadline = None if seconds is None else time.monotonic() + seconds
@@ -306,15 +328,12 @@ def record(settings: Settings, workers: int, seconds: float | None, episodes: in
             process.kill()
     for number, handler in previous.items():
         signal.signal(number, handler)
-    print(totals.line(), flush=True)
-    for task, tried in sorted(totals.tried.items()):
-        print(f"  {task}: {totals.kept[task]} of {tried} kept", flush=True)
+    print("\n".join([totals.line(), *totals.table()]), flush=True)
     return totals
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Record training episodes from real web pages into shards.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every recorder takes."""
     parser.add_argument("--out", type=Path, required=True, help="folder for the shards")
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="processes, one browser each"
@@ -330,39 +349,46 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shard-episodes", type=int, default=96, help="episodes in a shard")
     parser.add_argument("--max-shards", type=int, default=0, help="pause while this many shards wait in OUT")
     parser.add_argument("--validation", action="store_true", help="use the validation seeds")
-    parser.add_argument(
-        "--watched", type=float, default=0.0, help="share of episodes with frames of held clicks"
-    )
     parser.add_argument("--plain", action="store_true", help="no augmentation and no slips")
-    given = parser.parse_args(arguments)
+
+
+def settings_of(given: argparse.Namespace, options: Options) -> Settings:
+    """The settings of a command line; raises `ValueError` with a sentence for what is missing or wrong."""
     browser = given.browser or (
         str(given.bundle / "browser" / "chromium-headless-shell") if given.bundle else None
     )
     browser = browser or shutil.which("chromium-headless-shell")
     miniwob = given.miniwob or (given.bundle / "miniwob" if given.bundle else None)
+    if browser is None:
+        raise ValueError("No chromium-headless-shell is on the path; give one with --browser or --bundle.")
+    if miniwob is None:
+        raise ValueError("The MiniWoB++ pages are missing; give their folder with --miniwob or --bundle.")
+    MiniWob(miniwob)
+    return Settings(
+        out=given.out,
+        browser=browser,
+        bundle=given.bundle,
+        miniwob=miniwob,
+        mix=read_mix(given.mix),
+        seed=given.seed,
+        pages=given.pages,
+        shard_episodes=given.shard_episodes,
+        max_shards=given.max_shards,
+        seeds=VALIDATION_SEEDS if given.validation else TRAIN_SEEDS,
+        options=options,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Record training episodes from real web pages into shards.")
+    add_arguments(parser)
+    parser.add_argument(
+        "--watched", type=float, default=0.0, help="share of episodes with frames of held clicks"
+    )
+    given = parser.parse_args(arguments)
     try:
-        if browser is None:
-            raise ValueError(
-                "There is no chromium-headless-shell on the path; give one with --browser or --bundle."
-            )
-        if miniwob is None:
-            raise ValueError(
-                "The MiniWoB++ pages are missing; give the miniwob folder with --miniwob or --bundle."
-            )
-        MiniWob(miniwob)
-        settings = Settings(
-            out=given.out,
-            browser=browser,
-            bundle=given.bundle,
-            miniwob=miniwob,
-            mix=read_mix(given.mix),
-            seed=given.seed,
-            pages=given.pages,
-            shard_episodes=given.shard_episodes,
-            max_shards=given.max_shards,
-            seeds=VALIDATION_SEEDS if given.validation else TRAIN_SEEDS,
-            options=Options(augment=not given.plain, watched=given.watched),
-        )
+        settings = settings_of(given, Options(augment=not given.plain, watched=given.watched))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

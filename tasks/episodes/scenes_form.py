@@ -6,9 +6,10 @@ import json
 import random
 
 from pilotfish.tasks.episodes import words
+from pilotfish.tasks.episodes.expert_tools import fill
 from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene, compose
-from pilotfish.tasks.episodes.steps import Steps, click, done, key, type_text
+from pilotfish.tasks.episodes.steps import Steps, click, done, key
 from pilotfish.tasks.episodes.widgets import (
     Draft,
     button,
@@ -68,8 +69,8 @@ def fill_scene(rng: random.Random, seed: int) -> Scene:
 
     async def expert(s: Screen) -> Steps:
         for name, _, value in wanted:
-            yield click(await s.target(element(name)))
-            yield type_text(value)
+            async for step in fill(s, element(name), value):
+                yield step
         yield click(await s.target(element(submit)))
         yield done()
 
@@ -102,8 +103,8 @@ def plain_field_scene(rng: random.Random, seed: int) -> Scene:
     ).format(value) + rng.choice(ENDINGS).format(caption)
 
     async def expert(s: Screen) -> Steps:
-        yield click(await s.target(element(name)))
-        yield type_text(value)
+        async for step in fill(s, element(name), value):
+            yield step
         yield click(await s.target(element(submit)))
         yield done()
 
@@ -158,8 +159,8 @@ def login_scene(rng: random.Random, seed: int) -> Scene:
 
     async def expert(s: Screen) -> Steps:
         for name, value in fields:
-            yield click(await s.target(element(name)))
-            yield type_text(value)
+            async for step in fill(s, element(name), value):
+                yield step
         if stay and tick:
             yield click(await s.target(element(stay)))
         yield click(await s.target(element(submit)))
@@ -196,9 +197,8 @@ def change_scene(rng: random.Random, seed: int) -> Scene:
     instruction += rng.choice(ENDINGS).format(caption)
 
     async def expert(s: Screen) -> Steps:
-        yield click(await s.target(element(name)))
-        yield key("ctrl+a")
-        yield key("BackSpace") if clear else type_text(value)
+        async for step in fill(s, element(name), value):
+            yield step
         yield click(await s.target(element(submit)))
         yield done()
 
@@ -245,8 +245,8 @@ def search_scene(rng: random.Random, seed: int) -> Scene:
     instruction += how + what
 
     async def expert(s: Screen) -> Steps:
-        yield click(await s.target(element(box)))
-        yield type_text(query)
+        async for step in fill(s, element(box), query):
+            yield step
         yield key("Return") if by_key else click(await s.target(element(go)))
         if open_result:
             yield click(await s.target(element(names[at])))
@@ -298,8 +298,8 @@ def read_scene(rng: random.Random, seed: int) -> Scene:
     ).format(keys[at]) + rng.choice(ENDINGS).format(caption)
 
     async def expert(s: Screen) -> Steps:
-        yield click(await s.target(element(name)))
-        yield type_text(values[at])
+        async for step in fill(s, element(name), values[at]):
+            yield step
         yield click(await s.target(element(submit)))
         yield done()
 
