@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pilotfish.agent import events as log
@@ -90,7 +90,7 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         """As the page reads it: empty fields left out."""
-        return {name: value for name, value in asdict(self).items() if value not in ("", [], {}, None)}
+        return {name: value for name, value in vars(self).items() if value not in ("", [], {}, None)}
 
 
 def call_title(call: log.CallData, arguments: dict[str, Any]) -> str:

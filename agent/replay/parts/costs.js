@@ -5,12 +5,19 @@ const COSTS = [
   ["answers", "answer_s"], ["calls", "call_s"],
 ];
 
-function sumOf(entries) {
-  const sum = {};
-  for (const entry of entries) {
-    for (const [, name] of COSTS) if (entry && entry.cost[name] !== undefined) sum[name] = (sum[name] || 0) + entry.cost[name];
-  }
-  return sum;
+// Of each run, the sums up to each row; made anew with the rows.
+let costsSoFar = [];
+
+function sumCosts() {
+  costsSoFar = runs.map((_, k) => {
+    let sum = {};
+    return rows.map(({ entries }) => {
+      const own = entries[k] ? entries[k].cost : {};
+      const known = COSTS.filter(([, name]) => own[name] !== undefined);
+      if (known.length) sum = Object.assign({}, sum, Object.fromEntries(known.map(([, name]) => [name, (sum[name] || 0) + own[name]])));
+      return sum;
+    });
+  });
 }
 
 function shownCost(name, value) {
@@ -22,8 +29,8 @@ function costTable() {
   const columns = [];
   for (let k = 0; k < runs.length; k += 1) {
     const which = two ? ` ${"AB"[k]}` : "";
-    const own = rows.map((row) => row.entries[k]);
-    columns.push([`here${which}`, sumOf([own[at]])], [`so far${which}`, sumOf(own.slice(0, at + 1))], [`in all${which}`, sumOf(own)]);
+    const own = rows[at].entries[k], sums = costsSoFar[k];
+    columns.push([`here${which}`, own ? own.cost : {}], [`so far${which}`, sums[at]], [`in all${which}`, sums[sums.length - 1]]);
   }
   if (two) {
     const [a, b] = [columns[2][1], columns[5][1]];

@@ -74,6 +74,7 @@ function fillHead() {
 
 function fillAll() {
   makeRows();
+  sumCosts();
   fillHead();
   fillFilter();
   fillLegend();
