@@ -29,6 +29,7 @@ from pilotfish.agent import (
     cli_serve,
     cli_steer,
     cli_tui,
+    cli_watch,
 )
 from pilotfish.agent.cli_bench import bench_app
 from pilotfish.agent.cli_output import FAILED, USAGE, OutputError
@@ -74,6 +75,7 @@ cli_look.add_to(app)
 app.add_typer(cli_index.index_app, name="index")
 cli_changes.add_to(app)
 cli_serve.add_to(app)
+cli_watch.add_to(app)
 cli_steer.add_to(app)
 
 

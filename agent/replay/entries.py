@@ -88,6 +88,11 @@ class Entry:
         self.call = json.dumps([call.name, arguments], sort_keys=True, ensure_ascii=False)
         self.title = call_title(call, arguments)
 
+    def stamp(self) -> tuple[object, ...]:
+        """Another value after whatever a record has changed of it."""
+        lists = (len(self.notes), len(self.facts), len(self.plan), tuple(self.tags), tuple(self.frames))
+        return (self.title, self.seconds, self.image, self.call, len(self.cost), *lists)
+
     def as_json(self) -> dict[str, Any]:
         """As the page reads it: empty fields left out."""
         return {name: value for name, value in vars(self).items() if value not in ("", [], {}, None)}

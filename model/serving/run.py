@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.serving.app import CountingModel, Service
@@ -121,8 +122,23 @@ async def serve(
     ready: called once it listens. leaving: told at the first signal what was served, in words.
     """
     service = Service(model, token)
+    await serve_app(service.app(), opened, ready, service.stop_all, leaving=lambda: leaving(service.served()))
+
+
+async def serve_app(
+    app: ASGIApp,
+    opened: socket.socket,
+    ready: Callable[[], None],
+    stop_all: Callable[[], None],
+    leaving: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer with an application until SIGINT or SIGTERM.
+
+    ready: called once it listens. leaving: called at the first signal. stop_all: ends every answer that is
+    being written, called at each.
+    """
     config = uvicorn.Config(
-        service.app(),
+        app,
         http=Connection,
         log_level="warning",
         access_log=False,
@@ -132,7 +148,7 @@ async def serve(
         lifespan="off",
         timeout_graceful_shutdown=GRACE_S,
     )
-    server = _Server(config, service, ready, leaving)
+    server = _Server(config, stop_all, ready, leaving)
     name = opened.getsockname()
     try:
         await server.serve(sockets=[opened])
@@ -162,12 +178,12 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        service: Service,
+        stop_all: Callable[[], None],
         ready: Callable[[], None],
-        leaving: Callable[[str], None],
+        leaving: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._service, self._ready, self._leaving = service, ready, leaving
+        self._stop_all, self._ready, self._leaving = stop_all, ready, leaving
 
     def stop_listening(self) -> None:
         for listening in getattr(self, "servers", ()):
@@ -179,8 +195,8 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
-            self._leaving(self._service.served())
-        self._service.stop_all()
+            self._leaving()
+        self._stop_all()
         super().handle_exit(sig, frame)
         if sig == signal.SIGINT:
             self._captured_signals.clear()  # an end by Ctrl-C is an end in good order

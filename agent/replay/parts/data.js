@@ -11,7 +11,7 @@ let rows = [];  // {entries: one of each run or null, episode: its number among 
 
 function makeRows() {
   const flat = runs.map((run) => run.episodes.flatMap((episode, number) =>
-    episode.entries.map((entry) => ({ entry: whole(entry), number }))));
+    episode.entries.map((entry, n) => ({ entry: whole(entry), number, key: `${number}:${n}` }))));
   rows = two
     ? boot.rows.map(([a, b, differs]) => rowOf([flat[0][a], flat[1][b]], differs))
     : flat[0].map((one) => rowOf([one], ""));
@@ -19,7 +19,7 @@ function makeRows() {
 
 function rowOf(pair, differs) {
   const some = pair.find(Boolean);
-  return { entries: pair.map((one) => one ? one.entry : null), episode: some.number, differs };
+  return { entries: pair.map((one) => one ? one.entry : null), episode: some.number, key: some.key, differs };
 }
 
 function whole(entry) {

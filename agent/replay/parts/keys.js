@@ -10,6 +10,7 @@ const KEYS = [
   ["t", "timeline by time, or by step", { t: () => toggleByTime() }],
   ["u", "hide what was undone", { u: () => { hideUndone.checked = !hideUndone.checked; chooseAndShow(); } }],
   ...(two ? [["d", "show where the pictures differ", { d: () => toggleDifference() }]] : []),
+  ...(boot.live ? [["f", "follow the newest step", { f: () => follow(true) }]] : []),
   ["?", "these keys", { "?": () => byId("help").showModal() }],
 ];
 const ACTIONS = Object.assign({}, ...KEYS.map(([, , actions]) => actions));

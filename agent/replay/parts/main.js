@@ -3,8 +3,8 @@ let at = 0, frame = 0, timer = null;
 let stages = [];
 
 // Show a row, at one of its frames.
-function go(number, wantedFrame = 0) {
-  const fresh = number !== at || wantedFrame === 0;
+function go(number, wantedFrame = 0, changed = false) {
+  const fresh = changed || number !== at || wantedFrame === 0;
   at = Math.min(Math.max(number, 0), Math.max(0, rows.length - 1));
   const row = rows[at];
   showLine();
