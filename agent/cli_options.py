@@ -67,6 +67,10 @@ FolderTo = Annotated[
     int | None,
     typer.Option("--folder-to", hidden=True, help="A descriptor to write the run's folder to, once it is."),
 ]
+DefaultVerdict = Annotated[
+    str | None,
+    typer.Option(help="What is done with calls that no rule names: allow (default), ask or deny."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
 
 

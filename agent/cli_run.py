@@ -13,6 +13,7 @@ from pilotfish.agent.cli_bench import measure
 from pilotfish.agent.cli_options import (
     AllowHost,
     Attention,
+    DefaultVerdict,
     FolderTo,
     Logprobs,
     MaxSeconds,
@@ -115,6 +116,7 @@ def run(
     logprobs: Logprobs = False,
     sandbox_level: SandboxLevel = None,
     allow_host: AllowHost = None,
+    default_verdict: DefaultVerdict = None,
     yes: Yes = False,
     supervised: Supervised = False,
     folder_to: FolderTo = None,
@@ -165,6 +167,7 @@ def run(
         logprobs=logprobs or None,
         sandbox_level=sandbox_level,
         network=allow_host or None,
+        default_verdict=default_verdict,
         yes=yes or None,
         swe_bench=swe_bench(repositories, test_command, test_environment),
     )

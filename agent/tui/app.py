@@ -49,6 +49,7 @@ class Interface(App[None]):
         self, record_dir: Path, *, run: Path | None = None, terminal: Terminal | None = None
     ) -> None:
         super().__init__()
+        self.animation_level = "none"  # a terminal may be far away
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
         self.VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-tall")]
         self.record_dir, self.run_folder = record_dir, run

@@ -11,14 +11,17 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from pilotfish.agent.control.client import ControlError
+from pilotfish.agent.control.spawn import StartError, start_supervised
 from pilotfish.agent.control.wire import Stop
 from pilotfish.agent.safetext import counted
+from pilotfish.agent.settings import SettingsError, load_settings
 from pilotfish.agent.tui.dialogs import Confirm
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.page import write_page
 from pilotfish.agent.tui.run_list import WAITS, RunList
 from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.runs import Run, Runs
+from pilotfish.agent.tui.start_dialog import StartDialog
 from pilotfish.agent.tui.text import Plain, notify, sentence
 from pilotfish.agent.tui.words import cost_line
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from pilotfish.agent.tui.app import Interface
 
 _LOOK_S = 1.0
-_EMPTY = "No runs yet. `pilotfish run` starts one in another terminal, and it shows up here."
+_EMPTY = "No runs yet. Press n to start a task; it runs by itself in a sandbox, and shows up here."
 
 
 class Home(Screen[None]):
@@ -34,10 +37,12 @@ class Home(Screen[None]):
 
     EXPLANATION = (
         "Every run of the agent that was recorded here, the newest first. Each is a process of its own: "
-        "leaving this interface ends none of them. Enter opens one."
+        "leaving this interface ends none of them. Enter opens one; n starts another."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open"),
+        Binding("n", "new", "New task", tooltip="Start a task"),
+        Binding("r", "resume", "Resume", tooltip="Go on with a run that was stopped or broken off"),
         Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
         Binding("x", "stop", "Stop", tooltip="Stop the run in order"),
         Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
@@ -131,14 +136,14 @@ class Home(Screen[None]):
         waiting = sum(bool(link.questions) for link in links)
         words = [counted(rows.count, "run"), f"{live} now"] if rows.count else []
         words += [f"{waiting} {WAITS.lower()}"] if waiting else []
-        self.query_one("#top", Plain).update(" Pilotfish   " + ", ".join(words))
+        self.query_one("#top", Plain).update(" Pilotfish   " + ", ".join(words), layout=False)
         run = rows.chosen
         about = ""
         if run is not None:
             summary = run.summary
             about = f"{run.folder.name}   {rows.status(run)}   {cost_line(summary.cost)}\n"
             about += summary.instruction.strip()[:1000] or run.trouble
-        self.query_one("#about", Plain).update(about)
+        self.query_one("#about", Plain).update(about, layout=False)
 
     # What the keys do.
 
@@ -158,6 +163,36 @@ class Home(Screen[None]):
     def action_open(self) -> None:
         """Open the run under the cursor."""
         if (run := self.query_one(RunList).chosen) is not None:
+            self.app.push_screen(RunScreen(run.folder))
+
+    def action_new(self) -> None:
+        """Start a task, and open its run."""
+        self.run_worker(self._new())
+
+    async def _new(self) -> None:
+        try:
+            settings = load_settings({"record_dir": self.interface.record_dir})
+        except SettingsError as error:
+            notify(self, sentence(error), severity="error")
+            return
+        folder = await self.app.push_screen_wait(StartDialog(settings))
+        if folder is not None:
+            self.look()
+            self.app.push_screen(RunScreen(folder))
+
+    def action_resume(self) -> None:
+        """Go on with the run under the cursor."""
+        if (run := self.query_one(RunList).chosen) is not None:
+            self.run_worker(self._resume(run))
+
+    async def _resume(self, run: Run) -> None:
+        notify(self, f"Going on with {run.folder.name}…", timeout=3)
+        try:
+            await start_supervised(["resume", str(run.folder)])
+        except (StartError, OSError) as error:
+            notify(self, sentence(error), severity="error")
+        else:
+            self.look()
             self.app.push_screen(RunScreen(run.folder))
 
     def action_page(self) -> None:

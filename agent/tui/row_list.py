@@ -8,19 +8,18 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from pilotfish.agent.tui.window import Window
 
-class RowList(ScrollView, can_focus=True):
+
+class RowList(Window):
     """Rows with a cursor. A subclass says how many there are and draws one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
     DEFAULT_CSS = """
-    RowList { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     RowList > .rows--cursor { background: $surface-lighten-1; text-style: bold; }
     RowList:focus > .rows--cursor { background: $primary 40%; text-style: bold; }
     """
@@ -51,7 +50,7 @@ class RowList(ScrollView, can_focus=True):
 
     def changed(self) -> None:
         """Call it when there are other rows, or as many others."""
-        self.virtual_size = Size(self.scrollable_content_region.width, self.count)
+        self.set_rows(self.count)
         self.cursor = max(0, min(self.cursor, self.count - 1))
         self._reveal()
         self.refresh()
@@ -90,18 +89,14 @@ class RowList(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One line of the window."""
         index = y + self.scroll_offset.y
-        width, base = self.scrollable_content_region.width, self.rich_style
+        width, base = self.room, self.base
         if index >= self.count:
             return Strip.blank(self.size.width, base)
         is_cursor = index == self.cursor
         if is_cursor:
-            base = base + self.get_component_rich_style("rows--cursor", partial=True)
+            base = self.styled("rows--cursor", base)
         segments = [Segment("▌" if is_cursor else " ", base), *self.draw(index, max(0, width - 1), base)]
         return Strip(segments).adjust_cell_length(width, base).extend_cell_length(self.size.width, base)
-
-    def styled(self, name: str, base: Style) -> Style:
-        """A style of the sheet over another."""
-        return base + self.get_component_rich_style(name, partial=True)
 
     def _reveal(self) -> None:
         top, height = self.scroll_offset.y, self.size.height

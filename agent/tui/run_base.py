@@ -49,9 +49,9 @@ class RunBase(Screen[None]):
         entry.placeholder = hint
         entry.value = ""
         entry.display = True
-        entry.focus()
+        self.set_focus(entry)
 
     def close_entry(self) -> None:
         """Hide the line of entry."""
         self.query_one("#entry").display = False
-        self.steps.focus()
+        self.set_focus(self.steps)

@@ -16,9 +16,11 @@ from textual.widgets import ContentSwitcher, Footer, Input
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
 from pilotfish.agent.tui.link import Change, Link, may_be_played
+from pilotfish.agent.tui.looking import Looking
 from pilotfish.agent.tui.model import Row, RunModel
 from pilotfish.agent.tui.page import write_page
 from pilotfish.agent.tui.run_list import WAITS, phase_word
+from pilotfish.agent.tui.screen_pane import ScreenPane
 from pilotfish.agent.tui.searching import Searching
 from pilotfish.agent.tui.steering import STEERING, Steering
 from pilotfish.agent.tui.step_list import StepList
@@ -34,11 +36,12 @@ _LOOK_S, _REST_S = 0.5, 2.0
 """Seconds between two looks at a log, while its run is being played and when it is not."""
 _WRITING_S = 0.15
 """Seconds between two pictures of an answer that is being written."""
-_TABS = ("Step", "Plan", "Changes")
-_PANES = ("details", "plan", "changes")
+_TABS = ("Step", "Screen", "Plan", "Changes")
+_PANES = ("details", "screen", "plan", "changes")
+_TEXTS = ("details", "plan", "changes")
 
 
-class RunScreen(Steering, Searching):
+class RunScreen(Looking, Steering, Searching):
     """A run, live or from its log."""
 
     EXPLANATION = (
@@ -49,8 +52,9 @@ class RunScreen(Steering, Searching):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "details", "Details", show=False),
         Binding("1", "tab(0)", "Step", show=False, tooltip="Everything about the chosen step"),
-        Binding("2", "tab(1)", "Plan", show=False, tooltip="The agent's plan"),
-        Binding("3", "tab(2)", "Changes", show=False, tooltip="What the run changed in its workspace"),
+        Binding("2", "tab(1)", "Screen", show=False, tooltip="The screen, live or at the chosen step"),
+        Binding("3", "tab(2)", "Plan", show=False, tooltip="The agent's plan"),
+        Binding("4", "tab(3)", "Changes", show=False, tooltip="What the run changed in its workspace"),
         *STEERING,
         Binding("slash", "search", "Search", key_display="/", tooltip="Search all that the log has"),
         Binding("n", "found(1)", "Next match", show=False),
@@ -75,8 +79,9 @@ class RunScreen(Steering, Searching):
             with Vertical(id="right"):
                 yield TabBar(_TABS, id="tabs")
                 with ContentSwitcher(initial="details", id="switcher"):
-                    for name in _PANES:
+                    for name in _TEXTS:
                         yield TextView(id=name)
+                    yield ScreenPane(self.folder, id="screen")
         yield Plain(id="cost")
         yield Input(id="entry", compact=True)
         yield Footer(compact=True)
@@ -99,9 +104,14 @@ class RunScreen(Steering, Searching):
                     self._writing = True
                     self.set_timer(_WRITING_S, self._show_writing)
                 return
+            case "screen":
+                self.screen_changed()
+                return
             case "question":
                 self.answer_questions()
         self._news.set()
+        if change == "gone":
+            self.answer_questions()
         if change in ("state", "gone", "question"):
             self._show_state()
             self.refresh_bindings()
@@ -138,6 +148,7 @@ class RunScreen(Steering, Searching):
             self._show_state()
             self.refresh_bindings()
             self.show_plan()
+            self.show_screen()
             self.changes_may_be_old()
 
     # What is shown.
@@ -157,13 +168,17 @@ class RunScreen(Steering, Searching):
             words += [f"{state.messages} unread"] if state.messages else []
             words += [state.note] if state.note else []
         words.append(model.task)
-        self.query_one("#top", Plain).update(" " + "   ".join(filter(None, words)))
-        cost = f" {cost_line(model.cost)}"
-        if model.lanes and len(model.lanes) > 1:
-            cost += f", {len(model.lanes)} at once"
-        self.query_one("#cost", Plain).update(f"{cost}, {duration(model.seconds)} in all")
+        self.query_one("#top", Plain).update(" " + "   ".join(filter(None, words)), layout=False)
         self.steps.show(model.rows, self._doing())
+        self._show_cost()
         self._show_details()
+
+    def _show_cost(self) -> None:
+        model, steps = self.model, self.steps
+        words = [f"row {min(steps.cursor + 1, steps.count):,} of {steps.count:,}"]
+        words += [f"{cost_line(model.cost)}, {duration(model.seconds)} in all"]
+        words += [f"{len(model.lanes)} at once"] if len(model.lanes) > 1 else []
+        self.query_one("#cost", Plain).update(" " + "   ".join(words), layout=False)
 
     def _doing(self) -> str:
         """What happens now, for the last row."""
@@ -246,7 +261,9 @@ class RunScreen(Steering, Searching):
 
     def on_row_list_chosen(self) -> None:
         """Show the chosen step."""
+        self._show_cost()
         self._show_details()
+        self.show_screen()
 
     def on_row_list_opened(self) -> None:
         """Go to its details."""
@@ -261,10 +278,12 @@ class RunScreen(Steering, Searching):
         self.query_one(TabBar).active = index
         self.query_one(ContentSwitcher).current = _PANES[index]
         self.add_class("-details")
-        if not isinstance(self.focused, Input):
-            self.query_one(f"#{_PANES[index]}").focus()
+        pane = self.query_one(f"#{_PANES[index]}")
+        if not isinstance(self.focused, Input) and pane.focusable:
+            self.set_focus(pane)
         if _PANES[index] == "changes":
             self.show_changes()
+        self.look_at_screen(_PANES[index] == "screen")
 
     def action_details(self) -> None:
         """Go to the details of the chosen step."""
@@ -277,7 +296,7 @@ class RunScreen(Steering, Searching):
             self.close_entry()
         elif self.focused is not steps or self.has_class("-details"):
             self.remove_class("-details")
-            steps.focus()
+            self.set_focus(steps)
         else:
             self.action_leave()
 
@@ -287,6 +306,7 @@ class RunScreen(Steering, Searching):
 
     def action_leave(self) -> None:
         """Leave the run; it goes on."""
+        self.look_at_screen(False)
         if self.interface.run_folder is None:
             self.dismiss()
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.binding import Binding, BindingType
 
 from pilotfish.agent.control.client import ControlError
-from pilotfish.agent.control.wire import Control, Pause, Request, StepBack, Stop, Tell
+from pilotfish.agent.control.wire import Control, Decide, Pause, Request, StepBack, Stop, Tell
 from pilotfish.agent.tui.dialogs import Confirm
 from pilotfish.agent.tui.link import Controlled
 from pilotfish.agent.tui.run_base import RunBase
@@ -50,13 +50,6 @@ class Steering(RunBase):
             case _:
                 return True
 
-    def answer_questions(self) -> None:
-        """Open the question that waits; close one that waits no more."""
-
-    def action_answer(self) -> None:
-        """Open the question that waits."""
-        self.answer_questions()
-
     def action_message(self) -> None:
         """Write a message to the agent."""
         self.open_entry("message", "A message to the agent; Enter sends it")
@@ -64,21 +57,21 @@ class Steering(RunBase):
     def send(self, text: str) -> None:
         """Send a message to the agent."""
         if text.strip():
-            self._do(Tell(text=text), "Sent; the agent reads it before its next answer.")
+            self.do(Tell(text=text), "Sent; the agent reads it before its next answer.")
 
     # What is asked of the run.
 
     def action_pause(self) -> None:
         """Hold before the next step."""
-        self._do(Pause(on=True), "It will hold before its next step.")
+        self.do(Pause(on=True), "It will hold before its next step.")
 
     def action_go_on(self) -> None:
         """Go on."""
-        self._do(Pause(on=False), "")
+        self.do(Pause(on=False), "")
 
     def action_single(self) -> None:
         """One step, then hold again."""
-        self._do(Pause(on=True, single=True), "")
+        self.do(Pause(on=True, single=True), "")
 
     def action_stop(self) -> None:
         """Stop the run, once that was confirmed."""
@@ -105,21 +98,21 @@ class Steering(RunBase):
     def action_control(self) -> None:
         """Take the control of the run, or give it back."""
         if self.link is not None and self.link.controls:
-            self._do(Control(take=False), "You do not control the run any more.")
+            self.do(Control(take=False), "You do not control the run any more.")
         else:
-            self._do(Control(take=True), "You control the run.", take=True)
+            self.do(Control(take=True), "You control the run.", take=True)
 
     def _confirmed(self, question: str, yes: str, request: Request) -> None:
         async def ask() -> None:
             if await self.app.push_screen_wait(Confirm(question, yes)):
-                await self._ask(request, "")
+                await self.ask_run(request, "")
 
         self.run_worker(ask())
 
-    def _do(self, request: Request, done: str, *, take: bool = False) -> None:
-        self.run_worker(self._ask(request, done, take=take))
+    def do(self, request: Request, done: str, *, take: bool = False) -> None:
+        self.run_worker(self.ask_run(request, done, take=take))
 
-    async def _ask(self, request: Request, done: str, *, take: bool = False) -> bool:
+    async def ask_run(self, request: Request, done: str, *, take: bool = False) -> bool:
         """Have something done and say so; whoever else controls the run is only set aside when asked for."""
         link = self.link
         if link is None:
@@ -143,6 +136,7 @@ class Steering(RunBase):
         except ControlError as error:
             notify(self, sentence(error), severity="error")
             return False
-        if said := answer.note or done:
+        quiet = isinstance(request, Decide | Pause) and not done
+        if said := done or ("" if quiet else answer.note):
             notify(self, said)
         return True

@@ -9,16 +9,15 @@ from typing import ClassVar
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from pilotfish.agent.tui.document import LARGE, Document
+from pilotfish.agent.tui.window import Window
 from pilotfish.agent.tui.words import Part
 
 
-class TextView(ScrollView, can_focus=True):
+class TextView(Window):
     """Shows parts of text. What others wrote is drawn as it is; nothing in it is obeyed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -33,7 +32,6 @@ class TextView(ScrollView, can_focus=True):
         "text--found",
     }
     DEFAULT_CSS = """
-    TextView { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     TextView > .text--head { text-style: bold; color: $accent; }
     TextView > .text--thinking { color: $text-muted; text-style: italic; }
     TextView > .text--call { color: $text-primary; }
@@ -92,18 +90,18 @@ class TextView(ScrollView, can_focus=True):
         """One row of the window."""
         y += self.scroll_offset.y
         width = self.size.width
-        base = self.rich_style
-        if y >= self._document.rows or self._document.width != self._room:
+        base = self.base
+        if y >= self._document.rows or self._document.width != self.room:
             return Strip.blank(width, base)
         line, piece = self._document.row(y)
-        style = base + self.get_component_rich_style(f"text--{line.tone}", partial=True)
-        indent = line.indent if self._room > 20 else 0
+        style = self.styled(f"text--{line.tone}", base)
+        indent = line.indent if self.room > 20 else 0
         segments = [Segment(" " * indent, base), *self._marked(piece, style)]
         return Strip(segments).adjust_cell_length(width, base)
 
     def on_resize(self) -> None:
         """Wrap the text to the new width."""
-        if self._document.width != self._room:
+        if self._document.width != self.room:
             document = self._document
             if sum(len(line.text) for line in document.lines) < LARGE:
                 self._put(document, keep_place=True)
@@ -115,14 +113,10 @@ class TextView(ScrollView, can_focus=True):
         """Draw the marks anew."""
         self.refresh()
 
-    @property
-    def _room(self) -> int:
-        return max(1, self.scrollable_content_region.width)
-
     def _marked(self, piece: str, style: Style) -> list[Segment]:
         if not self.found or (words := self.found.casefold()) not in (folded := piece.casefold()):
             return [Segment(piece, style)]
-        marked = style + self.get_component_rich_style("text--found", partial=True)
+        marked = self.styled("text--found", style)
         if len(folded) != len(piece):  # folding has moved the places
             return [Segment(piece, marked)]
         segments: list[Segment] = []
@@ -135,7 +129,7 @@ class TextView(ScrollView, can_focus=True):
 
     async def _prepare(self, shown: int, make: Callable[[], Document], keep_place: bool) -> None:
         """Cut and wrap a large text in a thread."""
-        room = self._room
+        room = self.room
 
         def work() -> Document:
             document = make()
@@ -148,10 +142,10 @@ class TextView(ScrollView, can_focus=True):
 
     def _put(self, document: Document, keep_place: bool) -> None:
         at_end = keep_place and self.is_vertical_scroll_end and self._document.rows > self.size.height
-        if document.width != self._room:
-            document.wrap(self._room)
+        if document.width != self.room:
+            document.wrap(self.room)
         self._document = document
-        self.virtual_size = Size(self._room, document.rows)
+        self.set_rows(document.rows)
         if not keep_place:
             self.scroll_home(animate=False, force=True, immediate=True)
         elif at_end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ def shown(app: Interface) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
+async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 30) -> None:
     """Wait until something holds."""
-    for _ in range(200):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         if holds():
             return
         await pilot.pause(0.05)

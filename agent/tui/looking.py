@@ -1,0 +1,125 @@
+"""What a run's screen shows of the sandbox's screen, and the questions that wait for a person."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pilotfish.agent.control.wire import Decide, Question, Request
+from pilotfish.agent.events import CallData
+from pilotfish.agent.tui.approval import ApprovalDialog
+from pilotfish.agent.tui.proposal import Frame, Point
+from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
+from pilotfish.agent.tui.screen_view import ScreenView
+from pilotfish.agent.tui.steering import Steering
+
+
+class Looking(Steering):
+    """The part of a run's screen that looks at the sandbox's screen."""
+
+    _on_tab = False
+    _watching = False
+    _decoding = False
+    _frame: Frame | None = None
+    _cursor: Point | None = None
+    _asked: ApprovalDialog | None = None
+    _later: int | None = None
+    """The question that was put off."""
+
+    def look_at_screen(self, on: bool) -> None:
+        """Begin or end to show the screen."""
+        self._on_tab = on
+        self._watch()
+        self.show_screen()
+
+    def _watch(self) -> None:
+        """Have the run send its screen for as long as somebody looks at it."""
+        wanted = (self._on_tab or self._asked is not None) and self.live
+        if wanted != self._watching and self.link is not None:
+            self._watching = wanted
+            self.run_worker(self.link.watch_screen(wanted))
+
+    def screen_changed(self) -> None:
+        """The run has sent its screen."""
+        if not self._decoding:
+            self._decoding = True
+            self.run_worker(self._decode())
+
+    async def _decode(self) -> None:
+        """Decode the newest screen in a thread; those that have come and gone meanwhile are left out."""
+        try:
+            while self.link is not None and (screen := self.link.screen) is not None:
+                self._frame, self._cursor = await asyncio.to_thread(decoded, screen), screen.cursor
+                self.show_screen()
+                if self._asked is not None and self._asked.query(ScreenView):
+                    self._asked.show_screen(self._frame, self._cursor)
+                if self.link.screen is screen:
+                    return
+        finally:
+            self._decoding = False
+
+    def show_screen(self) -> None:
+        """Show the live screen, or that of the chosen step."""
+        if not self._on_tab:
+            return
+        pane = self.query_one(ScreenPane)
+        row = self.steps.chosen
+        rows = self.model.rows
+        is_last = row is None or row.index == len(rows) - 1
+        if self.live and is_last and self._frame is not None:
+            pane.show_live(self._frame, self._cursor, self._proposed())
+        elif row is not None:
+            calls = row.answer.calls if row.answer is not None else []
+            pane.show_step(clip_before(rows, row), calls[0] if calls else None, row.clip)
+        else:
+            pane.show_step(self.model.clip, self._proposed(), None)
+
+    def _proposed(self) -> CallData | None:
+        question = self.link.question if self.link is not None else None
+        return None if question is None else question.call
+
+    # Questions.
+
+    def answer_questions(self) -> None:
+        """Open the question that waits longest, unless it was put off; close one that waits no more."""
+        question = self.link.question if self.link is not None else None
+        if self._asked is not None:
+            if self.link is None or self._asked.question.question not in self.link.questions:
+                self._close()
+            return
+        if question is not None and question.question != self._later and self.is_current:
+            self._open(question)
+
+    def action_answer(self) -> None:
+        """Open the question that waits."""
+        self._later = None
+        self.answer_questions()
+
+    def on_screen_resume(self) -> None:
+        """A question may have come while another screen was on top."""
+        self.answer_questions()
+
+    def _open(self, question: Question) -> None:
+        async def send(request: Request) -> None:
+            if self.link is not None:
+                await self.link.ask(request)
+
+        self._asked = ApprovalDialog(question, self._frame, self._cursor, send=send)
+        self._watch()
+        self.app.bell()
+        self.app.push_screen(self._asked, lambda answer: self._answered(question, answer))
+
+    def _answered(self, question: Question, answer: Decide | None) -> None:
+        self._asked = None
+        self._later = question.question  # until the run says that it is over, or `a` is pressed
+        self._watch()
+        if answer is not None:
+            self.do(answer, "")
+        self.answer_questions()
+
+    def _close(self) -> None:
+        """Close the dialog, and what was opened from it."""
+        dialog, self._asked = self._asked, None
+        while dialog in self.app.screen_stack and self.app.screen is not dialog:
+            self.app.pop_screen()
+        if dialog is not None and dialog.is_current:
+            dialog.dismiss(None)

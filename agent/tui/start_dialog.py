@@ -1,0 +1,217 @@
+"""The dialog that starts a task."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen
+from textual.suggester import Suggester
+from textual.timer import Timer
+from textual.widgets import Button, Checkbox, Footer
+from textual.worker import Worker
+
+from pilotfish.agent.control.spawn import StartError, start_supervised
+from pilotfish.agent.safetext import shortened, visible
+from pilotfish.agent.settings import Settings
+from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.text import Plain, PlainButton, sentence
+
+_EXAMPLE = "as miniwob/click-tab, or: Mend the failing test."
+_PAUSE_S = 0.3
+"""Seconds without a key after which a task is looked up."""
+
+
+class TaskNames(Suggester):
+    """Completes the names of tasks that ship."""
+
+    def __init__(self) -> None:
+        super().__init__(case_sensitive=True)
+        self._names: list[str] | None = None
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The first task whose name begins so; its suite first."""
+        if not value or " " in value:
+            return None
+        if self._names is None:
+            self._names = await asyncio.to_thread(task_names)
+        return next((name for name in self._names if name.startswith(value)), None)
+
+
+class Folders(Suggester):
+    """Completes the names of folders."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The first folder whose path begins so."""
+        return await asyncio.to_thread(_folder_after, value) if value else None
+
+
+def task_names() -> list[str]:
+    """All tasks that ship, by suite."""
+    from pilotfish.tasks.load import list_suites, load_suite
+
+    return [f"{suite}/{task.id}" for suite in list_suites() for task in load_suite(suite)]
+
+
+def _folder_after(value: str) -> str | None:
+    above, _, begins = value.rpartition("/")
+    try:
+        place = Path(f"{above}/" if above or value.startswith("/") else ".").expanduser()
+        names = sorted(
+            path.name for path in place.iterdir() if path.name.startswith(begins) and path.is_dir()
+        )
+    except (OSError, RuntimeError):
+        return None
+    shown = [name for name in names if visible(name, one_line=True) == name]
+    return f"{value}{shown[0][len(begins) :]}/" if shown else None
+
+
+class StartDialog(ModalScreen[Path | None]):
+    """Asks what is to be done, where and by whom, and starts it; returns the run's folder."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s", "start", "Start", priority=True),
+        Binding("escape", "leave", "Cancel"),
+    ]
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._timer: Timer | None = None
+        self._starting: Worker[None] | None = None
+
+    def compose(self) -> ComposeResult:
+        ask = self._settings.default_verdict == "ask"
+        with VerticalScroll(classes="dialog", can_focus=False):
+            yield Plain("What is to be done: the name of a task, or an instruction", classes="label")
+            yield PlainInput(id="what", placeholder=_EXAMPLE, suggester=TaskNames(), compact=True)
+            yield Plain(id="hint", classes="hint")
+            yield Plain("For an instruction: the folder to work in; empty is a fresh one", classes="label")
+            yield PlainInput(id="workspace", suggester=Folders(), compact=True)
+            yield Checkbox("a desktop to work on", id="desktop", compact=True)
+            yield Plain("Model: nano, a checkpoint's folder, openai:URL#NAME, solution", classes="label")
+            yield PlainInput(self._settings.model, id="model", suggester=Folders(), compact=True)
+            yield Checkbox("ask me before each call", ask, id="ask", compact=True)
+            yield Plain(id="error")
+            with Horizontal(classes="buttons"):
+                yield PlainButton("Start (^s)", id="start", variant="success", compact=True)
+                yield PlainButton("Cancel (Esc)", id="cancel", compact=True)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Begin with what is to be done."""
+        self.query_one("#what").focus()
+
+    def on_input_changed(self) -> None:
+        """Say what it would be, once the typing pauses."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(_PAUSE_S, self._look_up)
+
+    def on_input_submitted(self) -> None:
+        """Enter goes on to the next field."""
+        self.focus_next()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """The same as the keys."""
+        if event.button.id == "start":
+            self.action_start()
+        else:
+            self.action_leave()
+
+    def action_start(self) -> None:
+        """Start it."""
+        if self._starting is None:
+            self._starting = self.run_worker(self._start())
+
+    def action_leave(self) -> None:
+        """Start nothing; a run that is being started is given up."""
+        if self._starting is not None:
+            self._starting.cancel()
+        self.dismiss(None)
+
+    def _value(self, name: str) -> str:
+        return self.query_one(f"#{name}", PlainInput).value.strip()
+
+    def _look_up(self) -> None:
+        self.run_worker(self._tell(self._value("what"), self._value("model")), group="hint", exclusive=True)
+
+    async def _tell(self, what: str, model: str) -> None:
+        words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
+        self.query_one("#hint", Plain).update(words)
+
+    def words(self) -> list[str]:
+        """The command line that the fields make. Raises `StartError` where something is missing."""
+        what, workspace, model = self._value("what"), self._value("workspace"), self._value("model")
+        if not what:
+            raise StartError(f"Write what is to be done first, {_EXAMPLE}")
+        words = ["run"]
+        if is_task(what):
+            if workspace:
+                raise StartError("A task has a folder of its own; leave the folder empty.")
+            words.append(what)
+        else:
+            words += ["--instruction", what]
+            words += ["--workspace", str(Path(workspace).expanduser())] if workspace else []
+            words += ["--desktop"] if self.query_one("#desktop", Checkbox).value else []
+        words += ["--model", model] if model else []
+        if self.query_one("#ask", Checkbox).value:
+            words += ["--default-verdict", "ask"]
+        elif self._settings.default_verdict == "ask":
+            words += ["--default-verdict", "allow"]
+        return words
+
+    async def _start(self) -> None:
+        error, button = self.query_one("#error", Plain), self.query_one("#start", PlainButton)
+        error.remove_class("failed")
+        error.update("Starting it; a large model takes a while to load…")
+        button.disabled = True
+        try:
+            folder = await start_supervised(self.words(), self._settings.record_dir)
+        except (StartError, OSError) as failure:
+            error.add_class("failed")
+            error.update(sentence(failure))
+            self.call_after_refresh(error.scroll_visible)
+        else:
+            self.dismiss(folder)
+        finally:
+            button.disabled = False
+            self._starting = None
+
+
+def is_task(what: str) -> bool:
+    """Whether it names a task, rather than being an instruction."""
+    from pilotfish.tasks.load import list_suites
+
+    suite, slash, name = what.partition("/")
+    if " " not in what and slash and name and suite in list_suites():
+        return True
+    try:
+        return "\n" not in what and Path(what).expanduser().exists()
+    except OSError:
+        return False
+
+
+def hint(what: str, settings: Settings, model: str) -> str:
+    """What would be started, and what is to be known of it, in a line or two. Takes a while."""
+    from pilotfish.agent.models import shortcoming
+    from pilotfish.tasks.load import find_task
+    from pilotfish.tasks.reader import TaskError
+
+    task = None
+    said = "An instruction."
+    if is_task(what):
+        try:
+            task = find_task(what)
+        except TaskError as error:
+            return str(error)
+        said = f"A task: {shortened(task.instruction, 200)}" if task.instruction else "A task."
+    lack = shortcoming(settings.model_copy(update={"model": model or settings.model}), task)
+    return f"{said} {lack.replace('give --model', 'choose as the model')}" if lack else said

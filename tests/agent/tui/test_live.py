@@ -1,0 +1,91 @@
+"""The interface and a real run in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pilotfish.agent.control.client import ControlError, RunClient
+from pilotfish.agent.control.wire import Control
+from pilotfish.agent.events import Decided, Paused, Spoken, read_run
+from pilotfish.agent.tui.app import Interface
+from pilotfish.agent.tui.approval import ApprovalDialog
+from pilotfish.agent.tui.run_screen import RunScreen
+from pilotfish.agent.tui.terminal import Terminal
+
+from .test_interface import shown, until
+
+
+async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path) -> None:
+    app = Interface(tmp_path, terminal=Terminal("blocks"))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await until(pilot, lambda: "Press n to start a task" in shown(app))
+        await pilot.press("n")
+        await until(pilot, lambda: "an instruction" in shown(app))
+        await pilot.press(*"web/sign-in")
+        await until(pilot, lambda: "A task: Sign in as the user" in shown(app))
+        await pilot.press("tab", "tab", "tab", "ctrl+u", *"solution", "tab", "space", "ctrl+s")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening, 60)
+        assert "Step 1: may computer run this?" in shown(app)
+        run = app.screen_stack[-2]
+        assert isinstance(run, RunScreen)
+        await pilot.press("y")
+        await until(pilot, lambda: "Step 2: may computer run this?" in shown(app))
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+        await pilot.press("escape", "p")
+        await until(pilot, lambda: "paused" in shown(app))
+        await pilot.press("2")
+        await until(pilot, lambda: "Proposed: type marina" in shown(app))
+        await pilot.press("m", *"Hurry", "enter")
+        await until(pilot, lambda: "1 unread" in shown(app))
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+        await pilot.press("y")
+        await until(pilot, lambda: app.screen is run and run.link is not None and not run.link.questions)
+        await pilot.press("q")
+        await until(pilot, lambda: "1 run, 1 now" in shown(app))
+        await pilot.press("x", "y")
+        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await until(pilot, lambda: "stopped" in shown(app))
+    events = read_run(run.folder).events
+    assert [event.verdict for event in events if isinstance(event, Decided)] == ["once", "once"]
+    assert any(isinstance(event, Paused) for event in events)
+    assert [event.text for event in events if isinstance(event, Spoken)] in (["Hurry"], [])
+
+
+async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path) -> None:
+    from pilotfish.agent.control.spawn import start_supervised
+
+    words = ["run", "web/sign-in", "--model", "solution", "--default-verdict", "ask"]
+    folder = await start_supervised(words, tmp_path)
+    other = await RunClient.connect(folder)
+    await other.ask(Control())
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening, 60)
+        await pilot.press("escape")
+        await until(pilot, lambda: "another controls it" in shown(app))
+        await pilot.press("p")
+        await until(pilot, lambda: "Another window or program controls this run" in shown(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "you control it" in shown(app))
+        await pilot.press("q")
+    await other.ask(Control(take=True, force=True))
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+        await pilot.press("escape", "x")
+        await until(pilot, lambda: "It can be resumed later" in shown(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "Another window or program controls this run" in shown(app))
+        await pilot.press("y")
+        await until(pilot, lambda: "stopped" in shown(app))
+        await pilot.press("q")
+    await other.close()
+    for _ in range(100):
+        try:
+            await (await RunClient.connect(folder)).close()
+        except ControlError:
+            break
+        await asyncio.sleep(0.1)
+    assert read_run(folder).ended is not None
