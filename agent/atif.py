@@ -90,7 +90,14 @@ def _add(steps: list[dict[str, Any]], event: log.Event, model: str) -> None:
                 content = _content(text, event.clip)
                 results = agent.setdefault("observation", {"results": []})["results"]
                 results.append({"source_call_id": event.call_id, "content": content})
-        case log.Told() | log.SentBack():
+        case log.Decided():
+            agent = next((step for step in reversed(steps) if step["source"] == "agent"), None)
+            if agent is not None:
+                said = event.model_dump(include={"call_id", "verdict", "reason", "arguments"})
+                agent.setdefault("extra", {}).setdefault("decisions", []).append(_known(said))
+        case log.GaveBack(text=text) if text:
+            steps.append(_step(number, event.t, "user", text, clip=event.clip))
+        case log.Told() | log.SentBack() | log.Spoken():
             steps.append(_step(number, event.t, "user", event.text))
         case log.Resumed(note=note) if note:
             steps.append(_step(number, event.t, "system", note))

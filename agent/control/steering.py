@@ -188,7 +188,10 @@ class Steering:
                 finally:
                     wake.cancel()
                 if terminal is not None and terminal.done() and not waiting.answer.done():
-                    waiting.answer.set_result(terminal.result())
+                    try:
+                        waiting.answer.set_result(terminal.result())
+                    except OSError:  # it has gone; others may be there
+                        self._terminal = terminal = None
             return waiting.answer.result()
         finally:
             del self._questions[question.question]

@@ -126,3 +126,27 @@ def test_what_is_not_known_is_left_out_of_atif(tmp_path: Path) -> None:
     assert agent["metrics"] == {"completion_tokens": 4, "extra": {"retries": 0, "seconds": 0.0}}
     assert "extra" not in agent["tool_calls"][0]
     assert "total_prompt_tokens" not in document["final_metrics"]
+
+
+def test_atif_tells_what_a_person_said_and_decided(tmp_path: Path) -> None:
+    call = log.CallData(id="c1", name="shell", arguments={"command": "ls"})
+    with log.EventLog(tmp_path) as events:
+        events.append(log.RunStarted(run="r", pilotfish="1", command="run", model="m"))
+        events.append(log.EpisodeStarted(episode=0, task="t", instruction="Look"))
+        events.append(log.Spoken(step=1, text="Be quick."))
+        events.append(log.Answered(step=1, calls=[call]))
+        events.append(log.Asked(step=1, call=call))
+        edited = {"command": "ls -l"}
+        events.append(log.Decided(step=1, call_id="c1", verdict="once", arguments=edited))
+        events.append(log.Intended(step=1, call=call.model_copy(update={"arguments": edited})))
+        events.append(log.Resulted(step=1, call_id="c1", ok=True, text="x"))
+        events.append(log.GaveBack(step=2, text="The user clicked."))
+    steps = to_atif(log.read_run(tmp_path))["steps"]
+    assert [(step["source"], step["message"]) for step in steps] == [
+        ("user", "Look"),
+        ("user", "Be quick."),
+        ("agent", ""),
+        ("user", "The user clicked."),
+    ]
+    decided = {"call_id": "c1", "verdict": "once", "reason": "", "arguments": edited}
+    assert steps[2]["extra"]["decisions"] == [decided]

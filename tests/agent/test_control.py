@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+import pty
+import random
 import socket
 import stat
 from collections.abc import AsyncIterator
@@ -14,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from pilotfish.agent.asking import ask_on_terminal
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.server import MAX_REQUEST, serving
-from pilotfish.agent.control.steering import Steering
+from pilotfish.agent.control.steering import Answer, Steering
 from pilotfish.agent.control.wire import (
     SOCKET,
     AddRule,
@@ -203,6 +206,24 @@ async def test_nonsense_is_answered(steering: Steering, tmp_path: Path, line: by
     writer.close()
 
 
+async def test_any_bytes_are_borne(steering: Steering, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    lines = [request.model_dump_json().encode() for request in (Tell(text="x"), Pause(), Control())]
+    client = await RunClient.connect(tmp_path)
+    _, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET))
+    for _ in range(2000):
+        line = bytearray(chance.choice(lines))
+        for _ in range(chance.randrange(6)):
+            at = chance.randrange(len(line))
+            line[at : at + chance.randrange(4)] = chance.randbytes(chance.randrange(4))
+        writer.write(bytes(line) + b"\n")
+    await writer.drain()
+    writer.close()
+    await steering_is(steering, clients=1)
+    await client.ask(Tell(text="Still there?"))
+    await client.close()
+
+
 async def test_a_line_without_an_end_ends_the_connection(steering: Steering, tmp_path: Path) -> None:
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET))
     with contextlib.suppress(OSError):
@@ -258,3 +279,68 @@ async def test_rules_are_added_and_saved(tmp_path: Path, monkeypatch: pytest.Mon
         await client.close()
     assert policy.rules == (Rule(verdict="allow", tool="edit"), Rule(verdict="deny", path="x"))
     assert load_settings({}).rules == (Rule(verdict="deny", path="x"),)
+
+
+async def test_a_terminal_that_goes_is_nobody() -> None:
+    async def terminal(question: Question) -> Answer:
+        raise OSError(5, "Input/output error")
+
+    question = Question(question=0, step=1, call=CALL, why="")
+    assert await Steering(terminal=terminal).ask(question, lambda arguments: None) is None
+
+
+async def test_a_question_is_the_terminals_and_every_clients(tmp_path: Path) -> None:
+    shown: list[Question] = []
+    answers = [Answer("deny", "no"), None]
+
+    async def terminal(question: Question) -> Answer:
+        shown.append(question)
+        answer = answers.pop(0)
+        return answer if answer is not None else await asyncio.Future()
+
+    steering = Steering(terminal=terminal)
+    question = Question(question=0, step=1, call=CALL, why="")
+    async with serving(tmp_path, steering):
+        client = await RunClient.connect(tmp_path)
+        assert await steering.ask(question, lambda arguments: None) == Answer("deny", "no")
+        await until(client, QuestionOver, question=1)
+        asked = asyncio.ensure_future(steering.ask(question, lambda arguments: None))
+        number = (await until(client, Question)).question
+        await client.ask(Decide(question=number, verdict="task", digest=call_digest("shell", CALL.arguments)))
+        assert await asked == Answer("task")
+        await client.close()
+    assert [one.question for one in shown] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("y", Answer("once")),
+        ("YES ", Answer("once")),
+        ("t", Answer("task")),
+        ("", Answer("deny")),
+        ("n", Answer("deny")),
+        ("x", Answer("deny")),
+        ("use make", Answer("deny", "use make")),
+    ],
+)
+async def test_a_terminal_is_asked(
+    typed: str, answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")  # typed before the question
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        call = CallData(id="c", name="shell", arguments={"command": "ls\x1b[2J"})
+        question = Question(
+            question=1, step=1, call=call, why="a rule", diff="-a\x1b\n+b\n", run_warning="W!"
+        )
+        asking = asyncio.ensure_future(ask_on_terminal(question))
+        await asyncio.sleep(0)
+        os.write(ours, typed.encode() + b"\n")
+        assert await asyncio.wait_for(asking, 20) == answer
+    os.close(ours)
+    shown = capsys.readouterr().err
+    assert shown.startswith("W!\nshell\n  command: ls\\x1b[2J\n")
+    assert "\n-a\\x1b\n+b\n  (a rule)\nRun this? " in shown
+    assert "\x1b" not in shown

@@ -20,7 +20,7 @@ import pytest
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.runs import runs_in
 from pilotfish.agent.control.spawn import OUTPUT, StartError, start_supervised
-from pilotfish.agent.control.wire import Decide, Question, State, Stop, call_digest
+from pilotfish.agent.control.wire import SOCKET, Decide, Question, State, Stop, call_digest
 from pilotfish.agent.events import Asked, Decided, EpisodeEnded, Resulted, Resumed, Spoken, read_run
 
 from .conftest import Command
@@ -167,20 +167,13 @@ async def test_a_killed_run_asks_again_what_had_waited(asking: Path) -> None:
 
 
 WATCHER = """
-import asyncio, sys
-from pathlib import Path
-from pilotfish.agent.control.client import RunClient
-from pilotfish.agent.control.wire import Pause
-
-async def main():
-    client = await RunClient.connect(Path(sys.argv[1]))
-    print("here", flush=True)
-    await client.ask(Pause(on=False))
-    async for message in client.messages():
-        pass
-    await asyncio.sleep(60)
-
-asyncio.run(main())
+import socket, sys
+there = socket.socket(socket.AF_UNIX)
+there.connect(sys.argv[1])
+there.send(b'{"type": "pause", "on": false, "id": 1}\n{"type": "watch_scr')
+print("here", flush=True)
+while there.recv(int(sys.argv[2])):
+    pass
 """
 
 
@@ -198,13 +191,13 @@ solution: {json.dumps(commands)}
     )
     folder = await start_supervised(["run", str(slow), "--model", "solution"], tmp_path / "runs")
     chance = random.Random(7)
-    for _ in range(6):
-        watch = [sys.executable, "-c", WATCHER, folder]
+    for _ in range(20):
+        watch = [sys.executable, "-I", "-S", "-c", WATCHER, folder / SOCKET, str(chance.choice([1, 9999]))]
         watcher = await asyncio.to_thread(subprocess.Popen, watch, stdout=subprocess.PIPE)
         try:
             assert watcher.stdout is not None
             await asyncio.to_thread(watcher.stdout.readline)
-            await asyncio.sleep(chance.uniform(0, 0.4))
+            await asyncio.sleep(chance.uniform(0, 0.2))
         finally:
             watcher.kill()
             watcher.communicate()
@@ -212,11 +205,36 @@ solution: {json.dumps(commands)}
     assert (over.end, over.passed, over.steps) == ("answered", True, 20)
 
 
-async def test_one_that_cannot_start_says_why(tmp_path: Path, task: str) -> None:
+STARTER = """
+import asyncio, sys, time
+from pathlib import Path
+from pilotfish.agent.control.spawn import start_supervised
+
+print(asyncio.run(start_supervised(sys.argv[2:], Path(sys.argv[1]))), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_outlives_who_started_it(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTFISH_DEFAULT_VERDICT", "ask")
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path / "runs"), "run", task, "--model", "solution"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert starter.stdout is not None
+    folder = Path(starter.stdout.readline().strip())
+    os.killpg(starter.pid, signal.SIGHUP)
+    os.killpg(starter.pid, signal.SIGKILL)
+    starter.communicate()
+    assert asyncio.run(question_in(folder)).step == 1
+    asyncio.run(end(folder))
+
+
+async def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="is neither suite/task nor a task file"):
         await start_supervised(["run", "no/such-task", "--model", "solution"], tmp_path / "runs")
-    with pytest.raises(StartError, match="--no-such"):
-        await start_supervised(["run", task, "--no-such"], tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 
 
