@@ -97,6 +97,8 @@ def replay(
     found = read_run(folder)
     for warning in found.warnings:
         say(warning, sys.stderr)
+    if beside is not None and (check or atif is not None):
+        raise typer.BadParameter("--with shows two runs in a page; leave out --check and --atif")
     if check:
         if out is not None or atif is not None:
             raise typer.BadParameter("--check writes no page; leave out --out and --atif")

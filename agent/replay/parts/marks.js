@@ -43,8 +43,10 @@ function drawMarks(svg, marks, screen, shownWidth) {
     const r = 13 * unit;
     for (const [color, width] of [["#fff", 5], [PINK, 2.5]]) {
       const line = { stroke: color, "stroke-width": width, "vector-effect": "non-scaling-stroke", fill: "none" };
-      draw(svg, "line", { ...line, x1: to[0] - 2 * r, y1: to[1], x2: to[0] + 2 * r, y2: to[1] });
-      draw(svg, "line", { ...line, x1: to[0], y1: to[1] - 2 * r, x2: to[0], y2: to[1] + 2 * r });
+      for (const way of [-1, 1]) {  // what is under the middle stays to be seen
+        draw(svg, "line", { ...line, x1: to[0] + way * r / 2, y1: to[1], x2: to[0] + way * 2 * r, y2: to[1] });
+        draw(svg, "line", { ...line, x1: to[0], y1: to[1] + way * r / 2, x2: to[0], y2: to[1] + way * 2 * r });
+      }
       draw(svg, "circle", { ...line, cx: to[0], cy: to[1], r });
     }
   }
