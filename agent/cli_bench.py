@@ -45,6 +45,14 @@ def measure(plan: Any, settings: Settings, folder: Path | None, as_json: bool, p
     print(file=sys.stderr)
     lines = [table(result), f"log   {result['folder']}"]
     lines += [f"made  {path}" for path in result["predictions"]]
+    if plan.suite == "miniwob":
+        from pilotfish.agent.bench_miniwob import add_miniwob, in_sentences
+        from pilotfish.agent.bench_page import write_page
+
+        result = add_miniwob(result)
+        result["page"] = write_page(result)
+        lines[1:1] = in_sentences(result)
+        lines.append(f"page  {result['page']}")
     if not result["complete"]:
         lines.append(f"Not all was played; pilotfish resume {result['folder']} goes on where this ended.")
     print_result(result, as_json, lines)
@@ -61,12 +69,19 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same measurement.")
 ]
 
+Parallel = Annotated[
+    int, typer.Option(min=1, max=64, help="Episodes played at once, with one model in this process.")
+]
+
 
 @bench_app.command("miniwob")
 def bench_miniwob(
     more: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="")] = None,
     tasks: Annotated[str, typer.Option(help="Tasks by name, as click-test,enter-text. Default: all.")] = "",
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 10,
+    every: Annotated[
+        bool, typer.Option("--all", help="All tasks, 50 episodes each unless --episodes says otherwise.")
+    ] = False,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes per task. Default: 10.")] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="First seed. Default: the first one that training never used.")
     ] = None,
@@ -76,6 +91,7 @@ def bench_miniwob(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also play random clicks, as a baseline.")
     ] = False,
+    parallel: Parallel = 1,
     listing: Annotated[bool, typer.Option("--list", help="Print the names of the tasks and end.")] = False,
     model: ModelName = None,
     attention: Attention = None,
@@ -89,8 +105,8 @@ def bench_miniwob(
     """Measure a model on MiniWoB++, from pixels alone, in the sandbox.
 
     Prints for each task the share of episodes that the page rewarded, with a 95 % Wilson interval, the
-    steps, and the wall-clock seconds per step (median and 95th percentile). The exit status is 0 if the
-    measurement is complete, however the model did.
+    steps, and the wall-clock seconds per step (median and 95th percentile), and writes the same as a page,
+    report.html, beside the log. The exit status is 0 if the measurement is complete, however the model did.
     """
     from pilotfish.agent.bench import plan_miniwob
     from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
@@ -110,8 +126,11 @@ def bench_miniwob(
         logprobs=logprobs or None,
     )
     names = names_in([tasks, *(more or [])])
-    plan = plan_miniwob(names, episodes=episodes, seed=seed, limits=limits, baseline=baseline)
-    _start_bench(plan, settings, resume, as_json)
+    if every and names:
+        raise typer.BadParameter(f"--all and --tasks {','.join(names)} contradict each other; give one")
+    count = episodes or (50 if every else 10)
+    plan = plan_miniwob(names, episodes=count, seed=seed, limits=limits, baseline=baseline)
+    _start_bench(plan, settings, resume, as_json, parallel)
 
 
 @bench_app.command("tasks")
@@ -128,9 +147,7 @@ def bench_tasks(
     ] = "",
     listing: Annotated[bool, typer.Option("--list", help="Print the names of the tasks and end.")] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 1,
-    parallel: Annotated[
-        int, typer.Option(min=1, max=64, help="Episodes played at once, with one model in this process.")
-    ] = 1,
+    parallel: Parallel = 1,
     repositories: Repositories = None,
     test_command: TestCommand = None,
     test_environment: TestEnvironment = None,

@@ -1,0 +1,59 @@
+"""What a report on MiniWoB++ says beside each task's figures: what is held out, and what others report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pilotfish.tasks.miniwob_published import Published, read_published
+from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
+
+GOOD = 0.9
+"""Success from which on a task counts as one that the model can do."""
+
+
+def add_miniwob(result: dict[str, Any], published: Published | None = None) -> dict[str, Any]:
+    """The report with `class`, `held_out` and `people` (None: not known) in each row, and a `miniwob` with
+    the counts over all of them.
+    """
+    published = published or read_published()
+    rows = [
+        row
+        | {
+            "class": MINIWOB_TASKS[row["task"]],
+            "held_out": row["task"] in HELD_OUT,
+            "people": published.people.get(row["task"]),
+        }
+        for row in result["tasks"]
+    ]
+    held_out = [row["success"] for row in rows if row["held_out"]]
+    compared = [row for row in rows if row["people"] is not None]
+    summary = {
+        "tasks": len(rows),
+        "registered": len(MINIWOB_TASKS),
+        "good": sum(row["success"] >= GOOD for row in rows),
+        "held_out": len(held_out),
+        "held_out_mean_success": _mean(held_out),
+        "compared_with_people": len(compared),
+        "at_peoples_level": sum(row["success"] >= row["people"] for row in compared),
+        "published": [vars(mean) for mean in published.means],
+    }
+    return result | {"tasks": rows, "miniwob": summary}
+
+
+def in_sentences(result: dict[str, Any]) -> list[str]:
+    """The counts, a line each."""
+    found = result["miniwob"]
+    lines = [f"{found['good']} of {found['tasks']} tasks at {GOOD:.0%} or more"]
+    if found["tasks"] < found["registered"]:
+        lines[0] += f" ({found['registered']} are registered)"
+    if found["held_out"]:
+        lines.append(f"held out: {found['held_out_mean_success']:.1%}, mean of {found['held_out']} tasks")
+    if found["compared_with_people"]:
+        level, known = found["at_peoples_level"], found["compared_with_people"]
+        lines.append(f"people's level: reached in {level} of the {known} tasks whose is known")
+    return lines
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
