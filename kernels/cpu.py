@@ -24,10 +24,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pilotfish.kernels import reference
 from pilotfish.kernels.plain_selection import MAX_SCORE, NAN_SCORE
 
 PIECE = 1 << 20
@@ -83,6 +85,11 @@ def choose_blocks(
     hidden_CT = torch.arange(new, C)[:, None] > own_T
     scores_CGT[new:].masked_fill_(hidden_CT[:, None], float("-inf"))
     scores_GTC = scores_CGT.permute(1, 2, 0).contiguous()
+    if start >= topk * block:  # each query sees blocks enough; unless scores are equal, the K-th says which
+        scores = scores_GTC.numpy()
+        kept = np.flatnonzero(scores >= np.partition(scores, C - topk)[..., C - topk, None]) % C
+        if len(kept) == scores[..., 0].size * topk:
+            return torch.from_numpy(kept).view(1, *scores.shape[:2], topk)
     best_GTK, ids_GTK = scores_GTC.topk(min(topk, C), dim=-1)
     ids_GTK = ids_GTK.masked_fill(best_GTK == float("-inf"), C).sort(dim=-1).values
     last_GT1 = best_GTK[..., -1:]
@@ -101,23 +108,22 @@ def block_scores(q_BGTD: Tensor, k_BND: Tensor, start: int, block: int) -> Tenso
     q_DX = q_BGTD.reshape(G * T, D).float().T
     best_CX = torch.empty(-(-N // block), G * T)
     step = max(1, PIECE // (G * T * block)) * block
-    held_NX = torch.empty(min(step, N), G * T)  # memory that is new is dear
+    # Memory that is new is dear; rows that begin whole pages apart would share a few lines of the cache.
+    held_NX = torch.empty(min(step, N), G * T + 16)[:, : G * T]
     new = start // block * block  # every query sees the keys before it
+    hidden_NT = torch.full((N - new, T), float("-inf")).tril_(new - start - 1)
     pieces = [(i, min(i + step, new)) for i in range(0, new, step)]
     pieces += [(i, min(i + step, N)) for i in range(new, N, step)]
     with _bf16_products() if narrow else contextlib.nullcontext():
         for i, end in pieces:
             scores_NX = torch.mm(k_BND[0, i:end].float(), q_DX, out=held_NX[: end - i])
             if i >= new:
-                hidden_NT = torch.arange(i, end)[:, None] > torch.arange(start, start + T)
-                scores_NX.nan_to_num_(nan=NAN_SCORE, posinf=float("inf"), neginf=float("-inf"))
-                scores_NX.view(-1, G, T).masked_fill_(hidden_NT[:, None], float("-inf"))
-                scores_NX = F.pad(scores_NX, (0, 0, 0, -len(scores_NX) % block), value=float("-inf"))
-            best_NX = scores_NX.unflatten(0, (-1, block)).amax(1)
-            if best_NX.isnan().any():
-                best_NX = scores_NX.nan_to_num(NAN_SCORE, float("inf"), float("-inf"))
-                best_NX = best_NX.unflatten(0, (-1, block)).amax(1)
-            best_CX[i // block : i // block + len(best_NX)] = best_NX
+                scores_NX.unflatten(1, (G, T)).add_(hidden_NT[i - new : end - new, None])
+                if (end - i) % block:
+                    scores_NX = F.pad(scores_NX, (0, 0, 0, -len(scores_NX) % block), value=float("-inf"))
+            torch.amax(scores_NX.unflatten(0, (-1, block)), 1, out=best_CX[i // block : -(-end // block)])
+    if best_CX.max().isnan():
+        return reference.block_scores(q_BGTD, k_BND, start, block)[0].permute(2, 0, 1)
     return best_CX.unflatten(1, (G, T))
 
 
@@ -176,19 +182,18 @@ def sparse_attention(
     back_Q = torch.full((G * T * K,), tiles * M, dtype=torch.long)
     back_Q[pair_P] = place_P
     nothing = torch.full((1, R), float("-inf"))
-    lse_GTRK = torch.cat((lse_X.reshape(-1, R), nothing))[back_Q].view(G, T, K, R).transpose(2, 3)
-    lse_GTRL = torch.cat((lse_GTRK, own_GTR[..., None]), dim=-1)
-    parts = torch.empty((tiles * M + G * T) * R, D)
-    parts[: tiles * M * R] = out_X.view(-1, D)
-    parts[tiles * M * R :].view_as(own_GTRD).copy_(own_GTRD)
+    lse_QR = torch.cat((lse_X.reshape(-1, R), nothing)).index_select(0, back_Q)
+    lse_KX = lse_QR.view(G * T, K, R).transpose(0, 1).flatten(1)
+    shares_LX = torch.cat((lse_KX, own_GTR.reshape(1, -1))).softmax(0)
+    parts = torch.cat((out_X.view(-1, D), own_GTRD.reshape(-1, D)))
     own_row_GTR1 = torch.arange(G * T * R).view(G, T, R, 1) + tiles * M * R
     back_GT1K = back_Q.view(G, T, 1, K)
     # What weighs 0 is its own: another's that is NaN would not stay with the other.
     row_GTRK = torch.where(back_GT1K < tiles * M, back_GT1K * R + torch.arange(R)[:, None], own_row_GTR1)
-    rows = torch.cat((row_GTRK, own_row_GTR1), dim=-1).flatten(0, 2)
-    shares = lse_GTRL.softmax(-1).view(rows.shape)
-    out_GTRD = F.embedding_bag(rows, parts, mode="sum", per_sample_weights=shares).view(G, T, R, D)
-    return out_GTRD.transpose(1, 2).reshape(1, H, T, D).to(q_BHTD.dtype)
+    rows_XL = torch.cat((row_GTRK, own_row_GTR1), dim=-1).flatten(0, 2)
+    shares_XL = shares_LX.T.to(parts.dtype, memory_format=torch.contiguous_format)
+    out_XD = F.embedding_bag(rows_XL, parts, mode="sum", per_sample_weights=shares_XL)
+    return out_XD.view(G, T, R, D).transpose(1, 2).reshape(1, H, T, D)
 
 
 def _tile(mean: float) -> int:

@@ -27,7 +27,7 @@ from pilotfish.kernels.checks import (
     check_whole,
 )
 
-TILED_FROM = 4
+TILED_FROM = 3
 """On a CPU, up to so many times the kept keys, one pass over all keys under a mask is faster."""
 
 

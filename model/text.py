@@ -26,7 +26,7 @@ from pilotfish.kernels.card import card_of
 from pilotfish.kernels.layer import full_attention, selected_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
-from pilotfish.model.layers import GemmaRMSNorm, rotate, swiglu, text_rotary
+from pilotfish.model.layers import GemmaRMSNorm, norm_and_rotate, swiglu, text_rotary
 from pilotfish.model.paged import PagedRows
 from pilotfish.model.rows import Rows
 
@@ -91,9 +91,9 @@ class Attention(nn.Module):
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
-        q = rotate(self.q_norm(self._heads(self.q_proj, x_BTE)), *rotary)
-        k = rotate(self.k_norm(self._heads(self.k_proj, x_BTE)), *rotary)
-        v = self._heads(self.v_proj, x_BTE)
+        q = norm_and_rotate(self.q_norm, self._heads(self.q_proj, x_BTE), *rotary).transpose(1, 2)
+        k = norm_and_rotate(self.k_norm, self._heads(self.k_proj, x_BTE), *rotary).transpose(1, 2)
+        v = self._heads(self.v_proj, x_BTE).transpose(1, 2)
         index = self._index(x_BTE.detach(), rotary) if self.sparse else None
         if isinstance(cache, PagedRows):
             out = cache.attend(self.layer, self.config, q, k, v, index, kind == "dense")
@@ -164,13 +164,15 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:
-        return projection(x_BTE).unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
+        """What a projection gives each head, [B, T, heads, D]."""
+        return projection(x_BTE).unflatten(-1, (-1, self.config.head_dim))
 
     def _index(self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Index queries [B, G, T, Di] and keys [B, T, Di]; no gradient leaves through `x`."""
-        q = self.index_q_proj(x_BTE).unflatten(-1, (-1, self.config.index_dim)).transpose(1, 2)
-        q = rotate(self.index_q_norm(q), *rotary)
-        return q, rotate(self.index_k_norm(self.index_k_proj(x_BTE)), *rotary)
+        q = self.index_q_proj(x_BTE).unflatten(-1, (-1, self.config.index_dim))
+        k = self.index_k_proj(x_BTE)[:, :, None]
+        q, k = norm_and_rotate(self.index_q_norm, q, *rotary), norm_and_rotate(self.index_k_norm, k, *rotary)
+        return q.transpose(1, 2), k[:, :, 0]
 
 
 class MLP(nn.Module):
@@ -257,7 +259,10 @@ class MoE(nn.Module):
         picks = chosen.flatten()
         order = picks.argsort(stable=True)
         run = self._in_groups if self._takes_groups(x) else self._one_by_one
-        each = run(x[order // chosen.shape[1]], picks[order])
+        each = run(x.index_select(0, order // chosen.shape[1]), picks[order])
+        if x.device.type == "cpu":
+            place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order))).view(chosen.shape)
+            return F.embedding_bag(place, each, mode="sum", per_sample_weights=weights.to(each.dtype))
         back = torch.empty_like(each).index_copy_(0, order, each)
         return (back.unflatten(0, chosen.shape) * weights[..., None]).sum(1).to(x.dtype)
 
