@@ -41,6 +41,7 @@ from pilotfish.agent.control.wire import (
     Tell,
     WatchScreen,
 )
+from pilotfish.agent.events import LogError
 from pilotfish.agent.safetext import all_encodable
 
 MAX_REQUEST = 16 << 20
@@ -198,7 +199,7 @@ class Server:
             return Refused(id=_id_of(line), sentence=_what_is_wrong(error))
         try:
             done = self._do(client, request)
-        except Refusal as refusal:
+        except (Refusal, LogError) as refusal:
             return Refused(id=request.id, sentence=str(refusal))
         if isinstance(done, str):
             return Done(id=request.id, note=done)
@@ -210,7 +211,7 @@ class Server:
     async def _answer_later(self, client: Client, number: int, done: Awaitable[str]) -> None:
         try:
             client.say(Done(id=number, note=await done))
-        except Refusal as refusal:
+        except (Refusal, LogError) as refusal:
             client.say(Refused(id=number, sentence=str(refusal)))
 
     def _do(self, client: Client, request: Request) -> str | Awaitable[str]:

@@ -309,3 +309,20 @@ async def test_a_stop_is_heeded_while_a_person_is_asked(
     assert here.pending is not None
     assert here.pending.calls[0].call.arguments == {"command": "echo x > x"}
     assert [m.parts for m in here.later] == [("Another way, please.",)]
+
+    async def person(client: RunClient) -> None:
+        async for question in questions(client):
+            assert question.call.arguments == {"command": "echo x > x"}
+            await client.ask(answer(question, "deny", reason="not now"))
+            return
+
+    script = [turn(text="Then not.")]
+    steering = Steering(supervised=True)
+    async with open_episode(shell_task, script, ASKS, resumed=here, steering=steering) as episode:
+        outcome = await supervised(episode, tmp_path / "run", person)
+    assert (outcome.end, outcome.answer, outcome.steps) == ("answered", "Then not.", 1)
+    assert [(message.role, message.parts) for message in episode.conversation.messages[3:]] == [
+        ("tool", ("The user refused this call of shell: not now",)),
+        ("user", ("Another way, please.",)),
+        ("assistant", ("Then not.",)),
+    ]
