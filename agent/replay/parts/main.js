@@ -87,7 +87,7 @@ byId("play").onclick = play;
 byId("speed").onchange = () => { if (timer) { play(); play(); } };
 addEventListener("hashchange", () => { if (!boot.live) go(fromAddress()); });
 // Frames stand behind the script, so that the page can be used while they are read.
-document.addEventListener("DOMContentLoaded", () => { if (!boot.live) go(at, frame); });
+document.addEventListener("DOMContentLoaded", () => { if (!boot.live) go(at, frame, true); });
 
 if (boot.live) startLive();
 else {

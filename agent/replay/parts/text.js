@@ -11,7 +11,10 @@ function* blocksOf(text) {
       end = next < 0 ? text.length : next + 1;
       lines += 1;
     }
-    if (end - start > 2 * BLOCK_CHARS) end = start + BLOCK_CHARS;
+    if (end - start > 2 * BLOCK_CHARS) {
+      const half = /[\ud800-\udbff]/.test(text[start + BLOCK_CHARS - 1]);  // of a character of two
+      end = start + BLOCK_CHARS - half;
+    }
     yield text.slice(start, end);
     start = end;
   }
@@ -52,7 +55,8 @@ function noteNodes(name, text, wanted) {
   while (found >= 0 && shown < Math.min(text.length, found + wanted.length)) shown += addNext();
   const nodes = [make("h3", name), box];
   if (shown < text.length) {
-    const more = make("button", `Show all ${lineCount(text).toLocaleString("en")} lines`, { type: "button", className: "more" });
+    const many = lineCount(text), all = many > 2 ? `${many.toLocaleString("en")} lines` : `${text.length.toLocaleString("en")} characters`;
+    const more = make("button", `Show all ${all}`, { type: "button", className: "more" });
     more.onclick = () => { while (addNext()); more.remove(); highlight(); };
     nodes.push(more);
   }

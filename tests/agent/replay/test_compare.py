@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,20 @@ async def test_both_are_readable_on_a_phone(tmp_path: Path, phone: Looking) -> N
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
         await page.tap("#after")
     phone.check(path)
+
+
+def test_the_command_compares_runs_by_name(tmp_path: Path) -> None:
+    for name, write in (("a", one), ("b", other)):
+        recorded(tmp_path / "runs" / name, write)
+
+    def replay(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pilotfish.agent.cli", "replay", *words, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+
+    done = replay("a", "--with", "b", "--max-mib", "0.001", "--out", "page.html")
+    assert json.loads(done.stdout)["path"] == "page.html", done.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert '"parting": 2' in text
+    assert "below 0.001 MiB" in text
+    refused = replay("a", "--with", "b", "--check")
+    assert (refused.returncode, "leave out --check" in json.loads(refused.stdout)["error"]) == (2, True)
