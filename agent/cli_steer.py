@@ -1,4 +1,6 @@
-"""The command `pilotfish steer`: steers a run that is being played, one thing at a time, for scripts too."""
+"""The commands `pilotfish runs` and `steer`: which runs there are, and one thing done to one that is being
+played, for scripts too.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pilotfish.agent.cli_options import RecordDir, settings_of
 from pilotfish.agent.cli_output import Json, Run, print_result
 
 if TYPE_CHECKING:
     from pilotfish.agent.control.client import RunClient
+    from pilotfish.agent.control.runs import RunInfo
     from pilotfish.agent.control.wire import Question, Request, State
 
 
@@ -30,8 +34,28 @@ class Steer(StrEnum):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make it a command of `pilotfish`."""
-    app.command()(steer)
+    """Make them commands of `pilotfish`."""
+    for command in (runs, steer):
+        app.command()(command)
+
+
+def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
+    """List the runs there are, newest first: which of them are being played, and what they are about."""
+    from pilotfish.agent.control.runs import runs_in
+    from pilotfish.agent.safetext import shortened
+
+    folder = settings_of(record_dir=record_dir).record_dir
+    found = runs_in(folder)
+    lines = [
+        f"{shortened(run.id, 40)}  {_how(run):11}  {shortened(run.what or run.command, 80)}" for run in found
+    ]
+    listed = [vars(run) | {"folder": str(run.folder)} for run in found]
+    print_result({"runs": listed}, as_json, lines or [f"There are no runs in {folder}."])
+
+
+def _how(run: RunInfo) -> str:
+    """What has become of a run, in a word."""
+    return "playing" if run.playing else run.status or "broken off"
 
 
 def steer(
