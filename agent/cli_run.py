@@ -207,8 +207,9 @@ def resume(
     """Go on with a run that was killed or stopped.
 
     Finished steps are kept. A call that was running when the run was killed is shown to the model as an
-    unknown outcome and is not repeated. Where a screen cannot be brought back, the episode starts again and
-    the log keeps both. A benchmark goes on with the first episode that has no end.
+    unknown outcome and is not repeated. A screen is brought back by doing its finished steps again; where
+    that cannot be, the episode starts again and the log keeps both. A benchmark goes on with the first
+    episode that has no end.
     """
     from pilotfish.agent.events import LogError, option_of, read_run
     from pilotfish.agent.show import say

@@ -21,7 +21,8 @@ from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import rules_added, standing, unknown_call
+from pilotfish.agent.resume import rules_added
+from pilotfish.agent.returning import plan, standing_now
 from pilotfish.agent.run import OnEvent, closing_record, policy_of, report, run_warning
 from pilotfish.agent.run_folder import (
     PATCH,
@@ -142,11 +143,8 @@ async def resume_code(
         await reach(model, settings)
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
         groups = run.episodes()
-        unknown = unknown_call(groups[-1]) if groups else None
-        note = "The run goes on after its last finished step."
-        if unknown is not None:
-            note = f"The outcome of the last call of {unknown.name} is unknown; it is not repeated."
-        events.append(log.Resumed(unknown_call=unknown, note=note))
+        how = plan(groups[-1] if groups else (), keeps_files=True, own_files=True)
+        events.append(log.Resumed(unknown_call=how.unknown, note=how.note))
         with closing_record(events, stop):
             policy = policy_of(settings, added=rules_added(run.events))
             async with attended(events, policy, stop, people, run_warning(settings)) as steering:
@@ -211,7 +209,8 @@ async def _work(
         )
         here = None
         if groups:
-            here = standing(groups[-1], events.frames, new_conversation(settings), prefix.text)
+            conversation = new_conversation(settings)
+            here = standing_now(events.folder, conversation, prefix.text, keeps_files=True)
         async with player:
             try:
                 await player.play(job, model, resumed=here)

@@ -310,6 +310,7 @@ class Episode:
             if self.resumed.way is not None:
                 await self._go_back(self.resumed.way, stack)
                 await self._show(stack)
+                await self._see_whether_it_ended()
             return
         instruction = ""
         try:

@@ -24,10 +24,11 @@ from pilotfish.agent.networking import NetworkRecorder
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import Standing, standing
+from pilotfish.agent.resume import Standing
+from pilotfish.agent.returning import standing_now
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import fitted
-from pilotfish.agent.stepback import NoWay, unfinished, way_back
+from pilotfish.agent.stepback import NoWay, way_back
 from pilotfish.agent.subtask import hand_over
 from pilotfish.agent.view import Watching
 from pilotfish.agent.waiting import or_stopped
@@ -196,9 +197,11 @@ class Player:
         self._events.append(log.SteppedBack(step=step, to=to, over=False))
         if job.repository is not None:
             job.repository.tell_anew()
-        here = standing_before(self._events.folder, job, new_conversation(self._settings))
-        assert here.way is not None
-        if here.way.things is not None:
+        before = "" if job.repository is None else job.repository.text
+        keeps_files = job.snapshots is not None
+        conversation = new_conversation(self._settings)
+        here = standing_now(self._events.folder, conversation, before, keeps_files=keeps_files)
+        if here.way is not None and here.way.things is not None:
             await self._close_box()
         for tool in self._tools.values():
             await tool.close()
@@ -242,20 +245,6 @@ class Player:
         if box is not None:
             await box.close()
         self._network.flush()
-
-
-def standing_before(folder: Path, job: Job, conversation: Conversation) -> Standing:
-    """Where a job stands whose log breaks off in a step back, with the way to go. Raises `LogError`."""
-    run = log.read_run(folder)
-    group = run.episodes()[-1]
-    back = unfinished(group)
-    assert back is not None
-    here = standing(group, run.frames, conversation, "" if job.repository is None else job.repository.text)
-    try:
-        here.way = way_back(group, back.to, keeps_files=job.snapshots is not None)
-    except NoWay as error:
-        raise log.LogError(str(error)) from error
-    return here
 
 
 def new_conversation(settings: Settings) -> Conversation:

@@ -65,6 +65,11 @@ class FrameDifference:
     now: Frame
 
     @property
+    def is_small(self) -> bool:
+        """Whether it is no larger than what the recorder takes for a caret or a clock."""
+        return self.box is not None and self.box.area <= SMALL_AREA
+
+    @property
     def words(self) -> str:
         """It in a few words."""
         if self.box is None:
@@ -254,13 +259,9 @@ class Reenactment:
         recorded = await asyncio.to_thread(self.frames.get, thing.clip.frames[3])
         difference = first = compare_frames(recorded, seen.clip.frames[3])
         ends_s = time.monotonic() + BLINK_S
-        while _may_blink(difference) and time.monotonic() < ends_s:
+        while difference is not None and difference.is_small and time.monotonic() < ends_s:
             again = await self.or_stopped(self.view.look())
             difference = compare_frames(recorded, again.clip.frames[3])
         if difference is not None:
             difference = first
         return replace(found, frame=difference, blinked=first is not None and not difference, has_frame=True)
-
-
-def _may_blink(difference: FrameDifference | None) -> bool:
-    return difference is not None and difference.box is not None and difference.box.area <= SMALL_AREA

@@ -19,7 +19,8 @@ from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import rules_added, standing, unknown_call
+from pilotfish.agent.resume import rules_added
+from pilotfish.agent.returning import plan, take_up
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
@@ -149,7 +150,8 @@ async def resume_target(
 ) -> dict[str, Any]:
     """Go on with a run of `run_target` that was killed or stopped, and return its report.
 
-    An episode whose sandbox cannot be brought back starts again; its earlier steps stay in the log.
+    A screen is brought back by doing its finished steps again. An episode where that cannot be starts again;
+    its earlier steps stay in the log.
     """
     options = log.option_of(run.started, "target")
     try:
@@ -171,12 +173,10 @@ async def resume_target(
     job = job_for(run.folder, None)
     model = open_model(settings)(task)
     with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
-        last = groups[-1] if groups else ()
-        unknown = unknown_call(last)
-        here = None
-        if last and job.workspace is not None:
-            here = standing(last, run.frames, new_conversation(settings))
-        events.append(log.Resumed(unknown_call=unknown, note=_taken_over(job, unknown, again=here is None)))
+        keeps_files = job.snapshots is not None
+        own_files = target.workspace is None or target.review
+        how = plan(groups[-1] if groups else (), keeps_files=keeps_files, own_files=own_files)
+        here = take_up(events, how, new_conversation(settings), keeps_files=keeps_files)
         with closing_record(events, stop):
             policy = policy_of(settings, added=rules_added(run.events))
             async with (
@@ -189,17 +189,6 @@ async def resume_target(
 
 def _warning(host: HostDesktop, settings: Settings) -> str:
     return f"{host.protection}{', AND NOBODY IS ASKED (--yes)' if settings.yes else ''}"
-
-
-def _taken_over(job: Job, unknown: log.CallData | None, *, again: bool) -> str:
-    notes = []
-    if again and job.workspace is None:
-        notes.append(f"The screen of {job.task} cannot be brought back, so the episode starts again.")
-    elif again:
-        notes.append("The run had not come to its first step; it starts again.")
-    if unknown is not None:
-        notes.append(f"The outcome of the last call of {unknown.name} is unknown; it is not repeated.")
-    return " ".join(notes) or "The run goes on after its last finished step."
 
 
 @contextlib.contextmanager

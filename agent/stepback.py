@@ -171,8 +171,13 @@ class Traveller:
             *notes,
         ]
         notes += dict.fromkeys(one.note for one in compared if one.note)
-        differs = last is None or last.frame is not None or any(not one.done for one in compared)
-        return Arrived(" ".join(notes), SCREEN_DIFFERS if differs else "", seen)
+        frame = None if last is None else last.frame
+        matters = (
+            last is None
+            or (frame is not None and not frame.is_small)
+            or not all(one.done for one in compared)
+        )
+        return Arrived(" ".join(notes), SCREEN_DIFFERS if matters else "", seen)
 
     async def _files_only(self, way: Way) -> Arrived:
         notes = []

@@ -26,7 +26,7 @@ from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Task
 
 from ..sandbox.repositories import fingerprint, make
-from .conftest import Command, call, turn
+from .conftest import Command, call, turn, without_words
 from .test_going_back import PILOTFISH, play
 
 
@@ -108,6 +108,7 @@ async def test_work_on_a_repository_is_done_again_on_the_copy(tmp_path: Path) ->
 
 
 def test_a_screen_is_compared_pixel_by_pixel(web_task: Task, tmp_path: Path, command_here: Command) -> None:
+    without_words(web_task)
     path = web_task.folder / "task.yaml"
     said = command_here("run", str(path), "--model", "solution", "--json")
     folder = Path(json.loads(said.out)["folder"])

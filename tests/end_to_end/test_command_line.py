@@ -330,13 +330,23 @@ def test_a_place_that_may_not_be_looked_at_is_one_sentence(
     assert said.err == f"pilotfish: {sentence}\n"
 
 
-def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
-    tmp_path: Path, web_task: Task
-) -> None:
+def test_a_screen_is_brought_back_or_its_episode_starts_again(tmp_path: Path, web_task: Task) -> None:
     done = pilotfish("run", web_task.folder, "--model", "solution", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     path = only_run(tmp_path) / log.EVENTS
     lines = path.read_text().splitlines(keepends=True)
+    end = next(number for number, line in enumerate(lines, 1) if '"type": "resulted"' in line)
+    path.write_text("".join(lines[:end]))
+    done = pilotfish("resume", path.parent, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    resumed, begun, arrived, *rest = log.read_run(path.parent).events[end:]
+    assert isinstance(resumed, log.Resumed)
+    assert resumed.note == "The screen is brought back by doing its finished step again."
+    assert isinstance(begun, log.SteppedBack)
+    assert isinstance(arrived, log.SteppedBack)
+    assert (begun.over, arrived.over, arrived.note) == (False, True, "The screen is equal to what it was.")
+    assert [event.type for event in rest[:2]] == ["answered", "intended"]
+
     end = next(number for number, line in enumerate(lines, 1) if '"type": "intended"' in line)
     path.write_text("".join(lines[:end]))
     kept = log.read_run(path.parent).events
@@ -344,7 +354,7 @@ def test_a_screen_that_cannot_be_brought_back_starts_its_episode_again(
     assert isinstance(begun, log.Intended)
     done = pilotfish("resume", path.parent, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "cannot be brought back" in done.stdout
+    assert "cannot be brought back (no step of it was finished)" in done.stdout
     events = log.read_run(path.parent).events
     assert events[:end] == kept
     resumed = events[end]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
+import signal
+import subprocess
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,17 +20,22 @@ import pytest
 from pilotfish.agent import events as log
 from pilotfish.agent.control.attending import attended
 from pilotfish.agent.control.client import ControlError, RunClient
-from pilotfish.agent.control.wire import Pause, Screen, State, StepBack
+from pilotfish.agent.control.spawn import start_supervised
+from pilotfish.agent.control.wire import Input, Pause, Screen, State, StepBack, TakeOver
+from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.loop import Outcome
+from pilotfish.agent.models import open_model
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
-from pilotfish.agent.run import Target, resolve
+from pilotfish.agent.resume import standing
+from pilotfish.agent.run import DEMO_SEED, DEMO_TASK, Target, resolve
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Clip, Message, Model
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Task
 
-from .conftest import call, turn
+from .conftest import call, turn, without_words
+from .test_going_back import PILOTFISH
 
 
 def shell(command: str, id: str = "c") -> Message:
@@ -153,6 +164,7 @@ DONE = turn(call(action="done", id="d"))
 
 
 async def test_a_screen_is_brought_back_by_doing_the_steps_again(web_task: Task, tmp_path: Path) -> None:
+    without_words(web_task)
     model = by_step([NO, YES, NO, DONE], {1: turn(call(action="wait", duration=0.1, id="w")), 2: YES})
     notes: list[str] = []
 
@@ -183,3 +195,144 @@ async def test_a_screen_is_brought_back_by_doing_the_steps_again(web_task: Task,
                 assert np.array_equal(part.frames, twin.frames)
             else:
                 assert part == twin
+
+
+async def test_a_screen_that_differs_is_told(web_task: Task, tmp_path: Path) -> None:
+    """What a person did by hand is not done again."""
+    model = by_step([NO, NO, DONE], {1: DONE})
+    notes: list[str] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        await watcher.until(lambda state: state.phase == "paused" and state.can_take_over)
+        await client.ask(TakeOver())
+        await client.ask(Input(action="click", x=100, y=50))
+        await client.ask(TakeOver(on=False))
+        for step in (2, 3):
+            await client.ask(Pause(single=True))
+            await watcher.until(lambda state: state.step == step and state.phase == "paused")  # noqa: B023
+        notes.append((await client.ask(StepBack(step=2))).note)
+        await client.ask(Pause(on=False))
+
+    target = Target(task=str(web_task.folder / "task.yaml"))
+    outcome, run = await supervised(target, tmp_path / "run", model, person)
+    assert (outcome.end, outcome.steps) == ("done", 2)
+    assert notes[0].startswith("The screen is not quite what it was: ")
+    assert "A person used mouse and keyboard here, which is not repeated." in notes[0]
+    heard = model.requests[-1][0]
+    assert heard[-1].role == "user"
+    assert str(heard[-1].parts[0]).startswith("The user had the work go back to this point, and the screen")
+    assert isinstance(heard[-1].parts[1], Clip)
+    again = standing(run.episodes()[0], run.frames, Conversation()).conversation.messages
+    assert [str(message.parts[0]) for message in again[: len(heard)] if message.role == "user"][1:] == [
+        str(message.parts[0]) for message in heard if message.role == "user"
+    ][1:]
+
+
+async def test_it_does_not_wait_for_what_is_being_done(tmp_path: Path) -> None:
+    """A call that runs for long, and the same for an answer that is never written."""
+
+    async def answer(conversation: Sequence[Message], tools: object) -> Message:
+        step = sum(message.role == "assistant" for message in conversation)
+        asked.append(step)
+        if asked.count(step) == 1 and step == 2:
+            await asyncio.sleep(600)
+        if asked.count(1) == 1 and step == 1:
+            return shell("echo x > x; sleep 600")
+        return turn(text="Done.") if asked.count(0) == 2 and step else shell(f"echo {step} >> steps")
+
+    asked: list[int] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await watcher.until(lambda state: state.step == 2 and state.phase == "acting")
+        await client.ask(StepBack(step=2))
+        await watcher.until(lambda state: state.step == 2 and state.phase == "paused")
+        await client.ask(Pause(on=False))
+        await watcher.until(lambda state: state.step == 3 and state.phase == "thinking")
+        await client.ask(StepBack(step=1))
+        await client.ask(Pause(on=False))
+
+    began_s = time.monotonic()
+    outcome, run = await supervised(
+        Target(instruction="Work."), tmp_path / "run", ScriptedModel(answer), person
+    )
+    assert (outcome.end, outcome.steps, outcome.answer) == ("answered", 1, "Done.")
+    assert time.monotonic() - began_s < 120
+    assert (tmp_path / "run" / "workspace" / "steps").read_text() == "0\n"
+    assert not (tmp_path / "run" / "workspace" / "x").exists()
+    assert asked == [0, 1, 1, 2, 0, 1]
+    assert [event.to for event in run.events if isinstance(event, log.SteppedBack) and event.over] == [2, 1]
+
+
+COUNTING = """
+instruction: Count.
+tools: [shell]
+environment: {kind: shell}
+limits: {steps: 40, seconds: 120}
+graders: [{kind: file_equals, path: count.txt, text: "0\\n1\\n2\\n3\\n4\\n5\\n6\\n7\\n"}]
+solution:
+"""
+
+
+async def test_killed_in_the_middle_it_goes_there_when_it_is_resumed(tmp_path: Path) -> None:
+    task = tmp_path / "counting.yaml"
+    task.write_text(COUNTING + "".join(f"  - echo {n} >> count.txt; sleep 0.2\n" for n in range(8)))
+    moments = random.Random(os.environ.get("PYTEST_SEED", "seed"))
+    for attempt in range(2):
+        runs = tmp_path / f"runs{attempt}"
+        folder = await start_supervised(["run", str(task), "--model", "solution"], runs)
+        client = await RunClient.connect(folder)
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        await watcher.until(lambda state: state.phase == "paused")
+        while watcher.state.step < 5:
+            step = watcher.state.step
+            await client.ask(Pause(single=True))
+            await watcher.until(lambda state: state.step > step and state.phase == "paused")  # noqa: B023
+        going = asyncio.ensure_future(client.ask(StepBack(step=2)))
+        await asyncio.sleep(moments.uniform(0, 0.3))
+        os.kill(client.hello.pid, signal.SIGKILL)
+        with suppress(ControlError):
+            await going
+        await client.close()
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*PILOTFISH, "resume", str(folder), "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert json.loads(done.stdout)["passed"], done.stderr
+        events = log.read_run(folder).events
+        backs = [event.over for event in events if isinstance(event, log.SteppedBack)]
+        assert backs in ([], [False, True]), "it had not begun, or it was finished"
+
+
+async def test_the_model_that_ships_finds_what_it_had_computed(tmp_path: Path) -> None:
+    target = Target(task=DEMO_TASK, seed=DEMO_SEED)
+    _, task = resolve(target, Settings())
+    model = open_model(Settings())(task)
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        for step in (2, 3, 4):
+            await watcher.until(lambda state: state.phase == "paused" and state.step == step - 1)  # noqa: B023
+            await client.ask(Pause(single=True))
+        await watcher.until(lambda state: state.phase == "paused" and state.step == 4)
+        await client.ask(StepBack(step=2))
+        await client.ask(Pause(on=False))
+
+    outcome, run = await supervised(target, tmp_path / "run", model, person)
+    assert outcome.grade.passed
+    first, again = (event for event in run.events if isinstance(event, log.Answered) and event.step == 2)
+    assert [call.arguments for call in again.calls] == [call.arguments for call in first.calls]
+    assert first.usage.cached_tokens is not None
+    assert again.usage.cached_tokens is not None
+    assert first.usage.input_tokens == again.usage.input_tokens
+    computed_first = (first.usage.input_tokens or 0) - first.usage.cached_tokens
+    computed_again = (again.usage.input_tokens or 0) - again.usage.cached_tokens
+    assert computed_again < computed_first / 5
