@@ -71,7 +71,7 @@ def test_what_is_no_installation_or_somebodys_home_is_not_shown(
         {
             secrets / "bin/python3": "is not the folder of a Python installation",
             home / "bin/python3.12": "is or holds somebody's home folder",
-            Path("/home/bin/python3"): "is or holds somebody's home folder",
+            Path("/home") / "bin/python3": "is or holds somebody's home folder",
             Path("/etc/bin/python3"): "is where the sandbox has files of its own",
             Path("/tmp/x/bin/python3"): "is where the sandbox has files of its own",
         }.items()
