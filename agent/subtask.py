@@ -21,6 +21,8 @@ from pilotfish.tools.registry import make_tools
 STEPS = 40
 NAME = "subtask"
 _SUMMARY = 8_000
+_TO_END_S = 0.5
+"""What a part leaves of the time of the whole, so that it ends by itself and its end is on record."""
 _RULES = (
     "This is one part of a larger task; nothing else of it is known to you. The work is in the workspace. "
     "When you have finished, answer without a call: what you found or changed, and where."
@@ -52,7 +54,8 @@ class _Part:
 async def hand_over(whole: Episode, text: str) -> ToolResult:
     """Have a part done and return its summary."""
     budget = whole.budget
-    own = Budget(STEPS, budget.remaining_s, max(1, budget.tokens - budget.used_tokens), whole=budget)
+    seconds = max(0.0, budget.remaining_s - _TO_END_S)
+    own = Budget(STEPS, seconds, max(1, budget.tokens - budget.used_tokens), whole=budget)
     part = replace(
         whole,
         task=NAME,
@@ -72,11 +75,14 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         _thinks=False,
         _keeper=None,
         _pending=None,
+        _later=[],
     )
     try:
         outcome = await part.run()
     finally:
         budget.used_tokens += own.used_tokens
+        for tool in part.tools:  # one that was cancelled has not let go of them
+            await tool.close()
     good = outcome.end in ("answered", "done")
     steps = f"{outcome.steps} step{'' if outcome.steps == 1 else 's'}"
     how = f"[the sub-task has ended: {outcome.end}, {steps}]"
