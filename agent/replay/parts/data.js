@@ -45,7 +45,7 @@ function make(tag, text = "", properties = {}) {
 // Where a frame is: {url} or {why}. Of a run that is served, `asked` (live.js) brings it.
 async function frameOf(name) {
   if (!name) return { why: "No screen has been seen yet." };
-  if (boot.absent[name]) return { why: boot.absent[name] };
+  if (Object.hasOwn(boot.absent, name)) return { why: boot.absent[name] };
   if (boot.live) return fetchFrame(name);
   const held = byId(`f-${name}`);
   if (held) return { url: held.textContent };

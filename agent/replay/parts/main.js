@@ -75,6 +75,8 @@ function fillHead() {
 function fillAll() {
   makeRows();
   sumCosts();
+  const seen = rows.some((row) => row.entries.some((entry) => entry && entry.frames.length));
+  document.body.classList.toggle("blind", rows.length > 0 && !seen);  // work on files alone has no screen
   fillHead();
   fillFilter();
   fillLegend();

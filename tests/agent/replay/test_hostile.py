@@ -87,7 +87,7 @@ async def test_a_damaged_run_shows_what_is_left(tmp_path: Path, looking: Looking
         run.click(1, 500, 500, 20)
         run.click(2, 500, 500, 30)
         run.click(3, 500, 500, 40)
-        names = ("../../../etc/passwd", "a/b", "nothing", '"><script>')
+        names = ("../../../etc/passwd", "__proto__", "constructor", '"><script>')
         clip = log.ClipData(frames=names, times_s=(0, 0, 0, 0), settled=True, word="settled")
         run.answer(4, {"action": "wait"})
         run.events.append(log.Resulted(step=4, call_id="c4", ok=True, text="", clip=clip))

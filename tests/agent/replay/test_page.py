@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page
 
+from pilotfish.agent import events as log
 from pilotfish.agent.replay import write_replay
 
 from .conftest import Looking
-from .recorded import SCREEN, recorded, steered
+from .recorded import SCREEN, Recording, recorded, steered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -216,6 +217,25 @@ async def test_a_phone_shows_it_in_one_column(path: Path, phone: Looking) -> Non
     assert await phone.chosen() == WALK[8]
     assert await phone.picture_widths() == {SCREEN[0]}
     phone.check(path)
+
+
+async def test_work_without_a_screen_has_the_room_for_its_texts(tmp_path: Path, looking: Looking) -> None:
+    def write(run: Recording) -> None:
+        run.events.append(log.RunStarted(run="r", pilotfish="1", command="code", model="m"))
+        run.events.append(log.EpisodeStarted(episode=0, task="t", instruction="Mend it."))
+        run.answer(1, {"command": "ls"}, name="shell")
+        run.events.append(log.Resulted(step=1, call_id="c1", ok=True, text="a.py"))
+
+    path = write_replay(recorded(tmp_path, write))
+    page = await looking.open(path)
+    await page.keyboard.press("End")
+    assert "a.py" in await details(page)
+    assert not await page.is_visible("#stages")
+    box = await page.locator("#details").bounding_box()
+    assert box is not None
+    assert box["width"] > 900
+    assert await page.evaluate("document.documentElement.scrollWidth") == 1280
+    looking.check(path)
 
 
 async def test_it_can_be_printed_and_read_in_the_dark(path: Path, looking: Looking) -> None:
