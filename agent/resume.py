@@ -101,6 +101,9 @@ def standing(
             case log.Asked():
                 asked = True
             case log.GaveBack(text=text) | log.SteppedBack(told=text) if text:
+                if said is not None:
+                    conversation.append(_assistant(said))
+                    said, answer = None, None
                 word = None if event.clip is None else event.clip.word
                 conversation.append(person_turn(text, word, _clip(event.clip, frames)))
             case log.Resulted() if answer is not None:

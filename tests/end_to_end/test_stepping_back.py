@@ -21,7 +21,7 @@ from pilotfish.agent import events as log
 from pilotfish.agent.control.attending import attended
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.spawn import start_supervised
-from pilotfish.agent.control.wire import Input, Pause, Screen, State, StepBack, TakeOver
+from pilotfish.agent.control.wire import Input, Pause, Question, Screen, State, StepBack, TakeOver
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.loop import Outcome
 from pilotfish.agent.models import open_model
@@ -51,6 +51,7 @@ class Watcher:
     def __init__(self, client: RunClient) -> None:
         self.state = State(phase="starting")
         self.screens: list[Screen] = []
+        self.questions: list[Question] = []
         self._news = asyncio.Event()
         self._task = asyncio.ensure_future(self._listen(client))
 
@@ -58,6 +59,8 @@ class Watcher:
         async for message in client.messages():
             if isinstance(message, Screen):
                 self.screens.append(message)
+            if isinstance(message, Question):
+                self.questions.append(message)
             if isinstance(message, State):
                 self.state = message
                 self._news.set()
@@ -71,12 +74,12 @@ class Watcher:
 
 
 async def supervised(
-    target: Target, folder: Path, model: Model, person: Person
+    target: Target, folder: Path, model: Model, person: Person, policy: Policy | None = None
 ) -> tuple[Outcome, log.RunLog]:
     """Play a target as `pilotfish run` does, with somebody connected who steers it."""
     settings = Settings()
     job_for, _ = resolve(target, settings)
-    stop, policy = asyncio.Event(), Policy()
+    stop, policy = asyncio.Event(), policy or Policy()
     with log.EventLog(folder) as events:
         options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
         started = log.RunStarted(

@@ -7,7 +7,7 @@ import base64
 import io
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,21 @@ from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.hands import Hands
 from pilotfish.agent.control.refusal import Refusal
 from pilotfish.agent.control.screen import LiveScreen
-from pilotfish.agent.control.wire import Control, Input, Pause, Screen, TakeOver, WatchScreen
+from pilotfish.agent.control.wire import (
+    Control,
+    Decide,
+    Input,
+    Pause,
+    Screen,
+    TakeOver,
+    WatchScreen,
+    call_digest,
+)
 from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import standing
 from pilotfish.agent.run import Target
-from pilotfish.model.protocol import Clip
+from pilotfish.model.protocol import Clip, Message
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tasks.format import Task
@@ -116,6 +126,36 @@ async def test_who_goes_while_he_holds_them_has_handed_them_back(web_task: Task,
     (gave,) = (e for e in run.events if isinstance(e, log.GaveBack))
     assert gave.inputs == 1
     assert gave.text.endswith(" s (1 input).")
+
+
+async def test_neither_an_answer_nor_a_question_is_waited_for(web_task: Task, tmp_path: Path) -> None:
+    async def answer(conversation: Sequence[Message], tools: object) -> Message:
+        asked.append(len(conversation))
+        if len(asked) == 1:
+            await asyncio.sleep(600)
+        return turn(call(action="left_click", coordinate=[500, 200], id="yes")) if len(asked) == 2 else DONE
+
+    asked: list[int] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        for phase in ("thinking", "asking"):
+            await watcher.until(lambda state: state.phase == phase)  # noqa: B023
+            await client.ask(TakeOver())
+            await client.ask(TakeOver(on=False))
+        await watcher.until(lambda state: state.phase == "asking" and len(watcher.questions) == 2)
+        digest = call_digest(watcher.questions[1].call.name, watcher.questions[1].call.arguments)
+        await client.ask(Decide(question=watcher.questions[1].question, verdict="once", digest=digest))
+
+    target = Target(task=str(web_task.folder / "task.yaml"))
+    model = ScriptedModel(answer)
+    outcome, run = await supervised(target, tmp_path / "run", model, person, Policy(default="ask"))
+    assert outcome.end == "done"
+    denied = next(e for e in run.events if isinstance(e, log.Resulted))
+    assert not denied.executed
+    assert "takes mouse and keyboard over first" in denied.text
+    heard = [message.role for message in model.requests[-1][0]]
+    assert heard == ["developer", "user", "user", "assistant", "tool", "user"]
 
 
 async def test_a_run_without_a_screen_has_nothing_to_take_over(tmp_path: Path) -> None:
