@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,6 +22,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
+from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.proposal import Frame, Point, Proposal, colour_at, crop_at, drawn, proposal
@@ -158,7 +161,7 @@ class ScreenView(Vertical):
     def pixel_at(self, x: float, y: float) -> Point | None:
         """The pixel of the screen under a place of the picture, in cells; None beside it."""
         frame = self.frame
-        if frame is None:
+        if frame is None or self.terminal.pictures == "words":
             return None
         columns, rows = self.fitted(frame)
         if not (0 <= x < columns and 0 <= y < rows):
@@ -256,6 +259,11 @@ class ScreenView(Vertical):
         place = f", cursor at ({cursor[0]}, {cursor[1]})" if cursor else ""
         said.append(f"Screen {frame.shape[1]} x {frame.shape[0]}{place}")
         return (". " if self.terminal.pictures != "words" else ".\n").join(said) + "."
+
+
+def frame_of(screen: wire.Screen) -> Frame:
+    """The picture in a run's message. Raises OSError for one that is none."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(screen.png))).convert("RGB"))
 
 
 class PixelView(Vertical):
