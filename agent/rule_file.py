@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,39 @@ def what_is_wrong(error: ValidationError | TypeError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']} (its fields are {fields})"
 
 
+def saved_rules(path: Path | None = None) -> list[Rule]:
+    """The rules of a TOML file, by default the user's own; none where there is no file. Raises
+    `RuleFileError`.
+    """
+    from pilotfish.agent.settings import FILES
+
+    path = (path or FILES[0]).expanduser()
+    try:
+        rules = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("rules", [])
+        return [Rule.model_validate(fields) for fields in rules]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        what = what_is_wrong(error) if isinstance(error, ValidationError) else error
+        raise RuleFileError(f"The rules in {path} cannot be read ({what}); mend the file.") from None
+
+
 def save_rule(rule: Rule, path: Path | None = None) -> str:
     """Add a rule to the list `rules` of a TOML file; returns the file, and what else is to be said of it.
 
     path: None is the user's own file, `settings.FILES[0]`. Raises `RuleFileError`.
     """
+    return _save(path, lambda file: _rewrite(file, rule))
+
+
+def save_rules(rules: Sequence[Rule], path: Path | None = None) -> str:
+    """Put these in the place of all rules of a TOML file; comments among the old ones are lost. Otherwise
+    like `save_rule`.
+    """
+    return _save(path, lambda file: _rewrite_all(file, rules))
+
+
+def _save(path: Path | None, rewrite: Callable[[Path], None]) -> str:
     from pilotfish.agent.settings import FILES  # which know of rules
 
     path = (path or FILES[0]).expanduser()
@@ -46,11 +75,11 @@ def save_rule(rule: Rule, path: Path | None = None) -> str:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # one at a time
-            _rewrite(path, rule)
+            rewrite(path)
         finally:
             os.close(folder)
     except (OSError, UnicodeDecodeError) as error:
-        raise RuleFileError(f"The rule cannot be saved in {path} ({error}); mend that.") from error
+        raise RuleFileError(f"The rules cannot be saved in {path} ({error}); mend that.") from error
     hidden = FILES[1] if _has_rules(FILES[1]) else None
     return f"{path}{f' (but {hidden} has rules of its own, which count instead here)' if hidden else ''}"
 
@@ -78,6 +107,38 @@ def _rewrite(path: Path, rule: Rule) -> None:
         except tomllib.TOMLDecodeError:
             continue
     raise no_more
+
+
+def _rewrite_all(path: Path, rules: Sequence[Rule]) -> None:
+    text = path.read_bytes().decode() if path.exists() else ""
+    try:
+        before = tomllib.loads(text.removeprefix(_MARK))
+    except tomllib.TOMLDecodeError as error:
+        raise RuleFileError(f"{path} cannot be read ({error}), so nothing is saved; mend it.") from None
+    wanted = {name: value for name, value in before.items() if name != "rules"}
+    if rules:
+        wanted["rules"] = [rule.model_dump(exclude_defaults=True) for rule in rules]
+    for bare in _without_rules(text):
+        made = bare
+        for rule in rules:
+            made = next(_candidates(made, rule.model_dump(exclude_defaults=True)))
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            if tomllib.loads(made.removeprefix(_MARK)) == wanted:
+                return _replace(path, made.encode())
+    raise RuleFileError(
+        f"The `rules` in {path} have a form that cannot be changed here; change them by hand."
+    )
+
+
+def _without_rules(text: str) -> Iterator[str]:
+    """The file without its rules, in every way that could be right."""
+    yield text
+    tables = re.sub(r"(?ms)^[ \t]*\[\[[ \t]*rules[ \t]*\]\].*?(?=^[ \t]*\[|\Z)", "", text)
+    yield tables
+    found = re.search(r"(?m)^[ \t]*rules[ \t]*=[ \t]*\[", text)
+    for close in re.finditer(r"\][^\n]*(\n|\Z)", text[found.end() :]) if found else ():
+        assert found is not None
+        yield text[: found.start()] + text[found.end() + close.end() :]
 
 
 def _candidates(text: str, fields: dict[str, Any]) -> Iterator[str]:

@@ -41,6 +41,7 @@ class PlainInput(Input):
     """One line to edit. Its value may hold anything, line feeds too, and stays what it is."""
 
     def __init__(self, value: str = "", *, placeholder: str = "", **options: Any) -> None:
+        options.setdefault("select_on_focus", False)  # or the next key would take what is there away
         super().__init__(value, placeholder=visible(placeholder, one_line=True), **options)
 
     @property

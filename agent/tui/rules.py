@@ -15,11 +15,10 @@ from textual.widgets import Button, OptionList, RadioButton, RadioSet
 
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
-from pilotfish.agent.policy import Policy, Rule, Verdict
+from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.fields import PlainArea, PlainInput, label
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
-from pilotfish.model.protocol import ToolCall
 
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 PATTERNS = [name for name in Rule.model_fields if name != "verdict"]
@@ -50,9 +49,7 @@ _STYLE = """
 
 def rule_words(rule: Rule) -> str:
     """A rule on one line, with every pattern that it has."""
-    given = rule.model_dump(exclude_defaults=True, exclude={"verdict"}, mode="json")
-    patterns = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
-    return f"{rule.verdict:5} {', '.join(patterns) or 'every call'}"
+    return f"{rule.verdict:5} {spelt(rule)}"
 
 
 class RuleForm(ModalScreen[wire.AddRule | None]):
@@ -168,8 +165,10 @@ class WhatIf(ModalScreen[None]):
         if not isinstance(arguments, dict):
             said.update("The arguments are not a JSON object yet.")
             return
-        call = ToolCall(id="", name=self.query_one(PlainInput).value, arguments=arguments)
-        said.update(f"The rules say: {self._policy.judge(call).verdict}")
+        found = self._policy.judge(
+            CallData(id="", name=self.query_one(PlainInput).value, arguments=arguments)
+        )
+        said.update(f"{found.verdict}: {found.why}")
 
 
 class RulesScreen(ModalScreen[None]):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,7 +20,6 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.proposal import Frame, Point, Proposal, colour_at, crop_at, drawn, proposal
@@ -259,11 +256,6 @@ class ScreenView(Vertical):
         place = f", cursor at ({cursor[0]}, {cursor[1]})" if cursor else ""
         said.append(f"Screen {frame.shape[1]} x {frame.shape[0]}{place}")
         return (". " if self.terminal.pictures != "words" else ".\n").join(said) + "."
-
-
-def frame_of(screen: wire.Screen) -> Frame:
-    """The picture in a run's message. Raises OSError for one that is none."""
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(screen.png))).convert("RGB"))
 
 
 class PixelView(Vertical):

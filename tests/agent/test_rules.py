@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.policy import Policy, Rule, Verdict
-from pilotfish.agent.rule_file import RuleFileError, save_rule
+from pilotfish.agent.rule_file import RuleFileError, save_rule, save_rules, saved_rules
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Files
 
@@ -219,3 +219,35 @@ def test_a_saved_rule_is_one_of_the_settings(tmp_path: Path, monkeypatch: pytest
     assert load_settings({}).rules == (RULE,)
     Path("pilotfish.toml").write_text("rules = []\n")
     assert "pilotfish.toml has rules of its own" in save_rule(Rule(verdict="ask"))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        'model = "nano"\n',
+        '# mine\nmodel = "nano"\n\n[[rules]]\nverdict = "deny"\ncommand = "a]"\n\n[limits]\nprocesses = 64\n',
+        'rules = [{verdict = "ask", command = "x[a]"}, {verdict = "deny"}] # two\nmodel = "nano"\n',
+        'model = "nano"\nrules = [\n  {verdict = "ask"},\n]\n[server]\nurl = "http://x"\n',
+    ],
+)
+@pytest.mark.parametrize("rules", [[], [RULE], [Rule(verdict="ask", command="]\n[[rules]]"), RULE]])
+def test_all_rules_are_replaced_and_all_else_stays(tmp_path: Path, before: str, rules: list[Rule]) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(before)
+    save_rules(rules, path)
+    assert saved_rules(path) == rules
+    kept = tomllib.loads(path.read_text())
+    kept.pop("rules", None)
+    was = tomllib.loads(before)
+    was.pop("rules", None)
+    assert kept == was
+    assert ("# mine" in before) == ("# mine" in path.read_text())
+
+
+def test_rules_that_make_no_sense_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    assert saved_rules(path) == []
+    path.write_text('[[rules]]\nverdict = "maybe"\n')
+    with pytest.raises(RuleFileError, match=r"verdict.*mend the file"):
+        saved_rules(path)

@@ -95,7 +95,7 @@ def _shown(app: App[Any]) -> str:
 @pytest.mark.parametrize("string", HOSTILE)
 async def test_no_widget_reads_markup_or_lets_a_control_code_through(string: str) -> None:
     app = _Everywhere(string)
-    async with app.run_test(size=(100, 40)) as pilot:
+    async with app.run_test(size=(100, 40), notifications=True) as pilot:
         await pilot.pause()
         shown = _shown(app)
         assert not [char for char in shown if not char.isprintable() and char != "\n"]
