@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.terminal import Terminal, find_out
-from pilotfish.agent.tui.text import Gate
+from pilotfish.agent.tui.text import Gate, notify, sentence
 
 _RESTORED = (
     "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # the mouse
@@ -43,6 +43,7 @@ class Interface(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", key_display="?"),
         Binding("f2", "light_or_dark", "Light or dark", show=False),
+        Binding("f4", "rules", "Rules", show=False, tooltip="Which calls run, are asked about or are denied"),
     ]
 
     def __init__(
@@ -86,6 +87,18 @@ class Interface(App[None]):
     def action_light_or_dark(self) -> None:
         """Change to the other of the two."""
         self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
+
+    def action_rules(self) -> None:
+        """Show the rules in the user's configuration."""
+        from pilotfish.agent.rule_file import RuleFileError, save_rules, saved_rules
+        from pilotfish.agent.settings import SettingsError, load_settings
+        from pilotfish.agent.tui.rules import RulesScreen
+
+        try:
+            default = load_settings({}).default_verdict
+            self.push_screen(RulesScreen(saved_rules(), save_rules, default=default))
+        except (RuleFileError, SettingsError) as error:
+            notify(self, sentence(error), severity="error")
 
     async def on_unmount(self) -> None:
         """Leave the runs to themselves."""

@@ -11,6 +11,7 @@ from pilotfish.agent.tui.proposal import Frame, Point
 from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
 from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.steering import Steering
+from pilotfish.agent.tui.takeover import TakeOver
 
 
 class Looking(Steering):
@@ -22,6 +23,7 @@ class Looking(Steering):
     _frame: Frame | None = None
     _cursor: Point | None = None
     _asked: ApprovalDialog | None = None
+    _hands: TakeOver | None = None
     _later: int | None = None
     """The question that was put off."""
 
@@ -33,7 +35,7 @@ class Looking(Steering):
 
     def _watch(self) -> None:
         """Have the run send its screen for as long as somebody looks at it."""
-        wanted = (self._on_tab or self._asked is not None) and self.live
+        wanted = (self._on_tab or self._asked is not None or self._hands is not None) and self.live
         if wanted != self._watching and self.link is not None:
             self._watching = wanted
             self.run_worker(self.link.watch_screen(wanted))
@@ -52,6 +54,8 @@ class Looking(Steering):
                 self.show_screen()
                 if self._asked is not None and self._asked.query(ScreenView):
                     self._asked.show_screen(self._frame, self._cursor)
+                if self._hands is not None and self._hands.query(ScreenView):
+                    self._hands.show_screen(self._frame, self._cursor)
                 if self.link.screen is screen:
                     return
         finally:
@@ -77,6 +81,21 @@ class Looking(Steering):
         question = self.link.question if self.link is not None else None
         return None if question is None else question.call
 
+    def action_take_over(self) -> None:
+        """Use mouse and keyboard of the sandbox."""
+        if self._hands is None:
+            self._hands = TakeOver(self._ask, self._frame, self._cursor)
+            self._watch()
+            self.app.push_screen(self._hands, lambda _: self._handed_back())
+
+    def _handed_back(self) -> None:
+        self._hands = None
+        self._watch()
+
+    async def _ask(self, request: Request) -> None:
+        if self.link is not None:
+            await self.link.ask(request)
+
     # Questions.
 
     def answer_questions(self) -> None:
@@ -99,11 +118,7 @@ class Looking(Steering):
         self.answer_questions()
 
     def _open(self, question: Question) -> None:
-        async def send(request: Request) -> None:
-            if self.link is not None:
-                await self.link.ask(request)
-
-        self._asked = ApprovalDialog(question, self._frame, self._cursor, send=send)
+        self._asked = ApprovalDialog(question, self._frame, self._cursor, send=self._ask)
         self._watch()
         self.app.bell()
         self.app.push_screen(self._asked, lambda answer: self._answered(question, answer))

@@ -25,6 +25,7 @@ STEERING: list[BindingType] = [
     Binding(
         "c", "control", "Take control", show=False, tooltip="Take the control of the run, or give it back"
     ),
+    Binding("o", "take_over", "Take over", tooltip="Use mouse and keyboard of the sandbox yourself"),
     Binding("x", "stop", "Stop", tooltip="Stop the run in order; it can be resumed"),
 ]
 
@@ -47,6 +48,8 @@ class Steering(RunBase):
                 return state is not None and state.paused
             case "step_back":
                 return state is not None and state.can_step_back
+            case "take_over":
+                return state is not None and state.can_take_over
             case _:
                 return True
 

@@ -161,7 +161,9 @@ async def test_a_run_that_refuses_is_left_with_its_reason() -> None:
             if "Another" in shown_text(app):
                 break
             await _settled(pilot)
-        assert "Another client controls [/] \\x1b[31m it." in " ".join(shown_text(app).replace("▌", "").split())
+        assert "Another client controls [/] \\x1b[31m it." in " ".join(
+            shown_text(app).replace("▌", "").split()
+        )
 
 
 @pytest.mark.parametrize("size", SIZES)
