@@ -200,6 +200,39 @@ async def test_a_screen_is_brought_back_by_doing_the_steps_again(web_task: Task,
                 assert part == twin
 
 
+async def test_files_and_programs_on_a_desktop_come_back_together(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a").write_text("a\n")
+    answers = [
+        shell("xterm -geometry 60x10+50+50 & sleep 1; echo 1 >> a"),
+        turn(call(action="left_click", coordinate=[200, 150])),
+        turn(call(action="type", text="echo typed >> a\n")),
+        shell("echo more >> a"),
+        DONE,
+    ]
+    seen: list[str] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        for step in (2, 3, 4, 5):
+            await watcher.until(lambda state: state.phase == "paused" and state.step == step - 1)  # noqa: B023
+            await client.ask(Pause(single=True))
+        await watcher.until(lambda state: state.phase == "paused" and state.step == 5)
+        for step in (4, 2):
+            note = (await client.ask(StepBack(step=step))).note
+            assert note.startswith("The screen is ")
+            seen.append((project / "a").read_text())
+        await client.ask(Pause(on=False))
+
+    target = Target(instruction="Work.", workspace=str(project), desktop=True)
+    outcome, _ = await supervised(target, tmp_path / "run", by_step(answers), person)
+    assert (outcome.end, outcome.steps) == ("done", 5)
+    assert seen == ["a\n1\ntyped\n", "a\n1\n"]
+    assert (project / "a").read_text() == "a\n1\ntyped\nmore\n", "the xterm of after that was typed into"
+
+
 async def test_a_screen_that_differs_is_told(web_task: Task, tmp_path: Path) -> None:
     """What a person did by hand is not done again."""
     model = by_step([NO, NO, DONE], {1: DONE})
