@@ -7,11 +7,15 @@ import contextlib
 import os
 import sys
 import termios
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.screen import Screen
 
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.tui.link import Change, Link
@@ -76,6 +80,21 @@ class Interface(App[None]):
             except ControlError:
                 return None
         return link
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """What the command palette offers: all that has a key here, and what belongs to the application."""
+        for node in (screen, self):
+            for binding in Binding.make_bindings(type(node).BINDINGS):
+                action = f"{'app.' if node is self else ''}{binding.action}".replace("app.app.", "app.")
+                if binding.description and self._may(node, binding.action):
+                    says = binding.tooltip or binding.description
+                    run = partial(screen.run_action, action)
+                    yield SystemCommand(binding.description, f"{says} ({binding.key})", run)
+        yield SystemCommand("Quit", "Leave; runs go on by themselves (ctrl+q)", self.action_quit)
+
+    @staticmethod
+    def _may(node: DOMNode, action: str) -> bool:
+        return node.check_action(action.partition("(")[0], ()) is True
 
     def action_help(self) -> None:
         """Every key."""

@@ -20,7 +20,7 @@ Enter      open, press
 Tab        to the next pane or field; Shift+Tab back
 Escape     back
 Ctrl+P     every command, to be searched by name
-F2         light or dark
+F2, F4     light or dark; the rules of what runs, is asked about or denied
 Ctrl+Q     leave; runs go on by themselves
 the mouse  a click chooses, two open, the wheel scrolls; the keys in the bottom line can be clicked"""
 _MARKS = """\

@@ -107,3 +107,17 @@ async def test_a_long_result_and_many_steps_are_windowed(tmp_path: Path) -> None
         await until(pilot, lambda: view.document.rows > 35_000)
         await pilot.press("enter", "end")
         await until(pilot, lambda: "line 34999 of many" in shown(app))
+
+
+async def test_the_palette_offers_what_has_a_key_here(tmp_path: Path) -> None:
+    made_runs.finished(tmp_path / "run")
+    app = Interface(tmp_path)
+    async with app.run_test(size=(100, 40)) as pilot:
+        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await pilot.press("ctrl+p", *"Open")
+        await until(pilot, lambda: "(enter)" in shown(app))
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        names = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Search", "Web page", "Plan", "Quit", "Rules"} <= names
+        assert not {"Stop", "Pause", "Message"} & names  # nothing plays it
