@@ -10,71 +10,55 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 
 from pilotfish.agent import events as log
-from pilotfish.agent.approval import Approval, Approved
+from pilotfish.agent.approval import Approval
 from pilotfish.agent.control.reach import NO_SCREEN
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
+from pilotfish.agent.deciding import Decider, specs_of
+from pilotfish.agent.executing import Executor
 from pilotfish.agent.health import Health
 from pilotfish.agent.keeping import Keeper
 from pilotfish.agent.lending import Lender
 from pilotfish.agent.limits import (
-    RESAMPLES,
     Answered,
     Budget,
     Done,
     EpisodeOver,
     Finished,
-    FormatError,
-    FormatLimit,
     HandsWanted,
     Infeasible,
     MachineBroke,
-    ModelBroke,
     NotExecuted,
     Stopped,
-    TimeLimit,
-    TokenLimit,
 )
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
-from pilotfish.agent.preview import preview
-from pilotfish.agent.prompt import NOT_EXECUTED, no_call, sent_back_turn
+from pilotfish.agent.prompt import NOT_EXECUTED, sent_back_turn
 from pilotfish.agent.recorder import CaptureError, Observed
-from pilotfish.agent.reply import OnProgress, Reply, read_reply
+from pilotfish.agent.reply import OnProgress, Reply
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.stepback import Traveller, Way
 from pilotfish.agent.transcript import Transcript
 from pilotfish.agent.view import View, Watching
 from pilotfish.agent.waiting import Turn, or_stopped
 from pilotfish.model.protocol import (
-    CallChunk,
     Limits,
     Message,
     Model,
-    ModelError,
-    ToolSpec,
 )
 from pilotfish.sandbox import Sandbox, SandboxError
 from pilotfish.tasks.environment import End, Environment, Grade, StartError
 from pilotfish.tools.base import (
     Tool,
-    ToolContext,
     ToolResult,
-    exact_schema,
-    find_tool,
-    tool_schema,
-    validate,
 )
 
 T = TypeVar("T")
 Review = Callable[[Sandbox, End], Awaitable[str | None]]
 """Looks at the work when the model says that it has finished: why it has not, or None."""
-STALL_S = 10.0
-"""Seconds beyond its own limit after which a silent model is given up."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +117,11 @@ class Episode:
     _view: View = field(init=False)
     _health: Health = field(init=False)
     _transcript: Transcript = field(init=False)
+    _decider: Decider = field(init=False)
+    _executor: Executor = field(init=False)
     _answer: str = ""
     _breaking: asyncio.Task[str] | None = None
     """Ends, with a sentence, when the machine does not work any more."""
-    _thinks: bool = False
     _keeper: Keeper | None = None
     _pending: Reply | None = None
     """An answer of which an earlier process had asked whether it may run."""
@@ -156,7 +141,10 @@ class Episode:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-                self._breaking = asyncio.ensure_future(self._health.until_broken(lambda: self._thinks))
+                self._decider, self._executor = self._deciding(), self._executing()
+                self._breaking = asyncio.ensure_future(
+                    self._health.until_broken(lambda: self._decider.thinks)
+                )
                 stack.callback(self._breaking.cancel)
                 while True:
                     try:
@@ -172,49 +160,52 @@ class Episode:
         if (pending := self._pending) is not None:
             self._pending = None
             try:
-                await self.act(pending)
+                await self._act(pending)
             finally:
                 self._hear_later()
         else:
             await self._heed_people()
             try:
-                reply = await self.decide()
+                reply = await self._decide()
             except HandsWanted:
                 return  # the step begins again by lending them
-            await self.act(reply)
+            await self._act(reply)
         await self._see_whether_it_ended()
 
-    async def decide(self) -> Reply:
-        """Ask the model until it makes a call. A reply without one never joins the conversation.
+    async def _decide(self) -> Reply:
+        has_screen = self._view.screen is not None
+        return await self._decider.decide(self.conversation.messages, self._step, has_screen=has_screen)
 
-        Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing whole.
-        """
-        nudge: tuple[Message, ...] = ()
-        cut_off = 0
-        for last_try in (*(False,) * RESAMPLES, True):
-            reply = await self._ask((*self.conversation.messages, *nudge))
-            faults = reply.faults
-            # Text around a call that cannot be read is no answer, nor is text that a limit cut off.
-            is_answer = bool(reply.text.strip()) and not faults and (last_try or self._view.screen is None)
-            kept = bool(reply.calls) or is_answer
-            cut_off += reply.end.reason == "length"
-            self._transcript.reply(self._step, reply, kept=kept)
-            if reply.calls:
-                return reply
-            if is_answer:
-                raise Answered(answer=reply.text)
-            if not last_try:
-                told = no_call(faults)
-                nudge = (Message("user", (told,)),)
-                self._transcript.nudge(self._step, told)
-        self.budget.check()  # a reply that the episode's own limit cut off is not the model's fault
-        if cut_off > RESAMPLES:  # it wrote without an end, and what it began was well-formed
-            most = f"{self.sampling.max_tokens} tokens, which answer_tokens raises"
-            raise TokenLimit(f"{cut_off} answers in a row were cut off at {most}; the last: {faults[-1]}.")
-        why = f"; what was wrong with the last: {faults[-1]}" if faults else " and said nothing"
-        raise FormatLimit(f"The model made no call in {RESAMPLES + 1} replies{why}.")
+    def _deciding(self) -> Decider:
+        return Decider(
+            self.model,
+            specs_of(self.tools),
+            self.sampling,
+            self.budget,
+            self.steering,
+            self._transcript,
+            self.stop,
+            self.on_progress,
+            self._or_stopped,
+        )
 
-    async def act(self, reply: Reply) -> None:
+    def _executing(self) -> Executor:
+        hand_over = self.hand_over
+        return Executor(
+            self.tools,
+            self.box,
+            self._view,
+            self._health,
+            self.budget,
+            Approval(self.policy, self.steering, self.events, self.box.files),
+            self.steering,
+            self._keeper,
+            self._transcript,
+            None if hand_over is None else (lambda text: hand_over(self, text)),
+            self._or_stopped,
+        )
+
+    async def _act(self, reply: Reply) -> None:
         """Execute the first call of a reply, tell the model the result, and report the other calls."""
         first, *others = reply.calls
         self._answer = reply.text
@@ -222,13 +213,13 @@ class Episode:
         refused: NotExecuted | None = None
         seen: Observed | None = None
         try:
-            result, seen = await self._execute(first)
+            result, seen = await self._executor.execute(first, self._step)
         except NotExecuted as error:
             result, refused = ToolResult(False, str(error)), error
         goes_on = result.end is None or self.steering.has_messages(self.is_part)
         if seen is None and self._view.screen is not None and goes_on:
             seen = await self._look()
-        result = await self._with_changes(await self._with_limits(result), executed=refused is None)
+        result = await self._with_changes(await self._executor.with_limits(result), executed=refused is None)
         seconds = self.budget.elapsed_s - began_s
         step, executed = self._step, refused is None
         self._transcript.result(step, first.call.id, result, seen, executed=executed, seconds=seconds)
@@ -330,7 +321,7 @@ class Episode:
         before = ""
         if self.repository is not None:
             limits = replace(self.sampling, max_seconds=self.budget.remaining_s)
-            before = await self._or_stopped(self.repository.prepare(self._specs, limits, self.stop))
+            before = await self._or_stopped(self.repository.prepare(specs_of(self.tools), limits, self.stop))
         self._transcript.open(instruction, seen, before)
         await self._see_whether_it_ended()
 
@@ -375,7 +366,7 @@ class Episode:
     def _record_start(self, instruction: str, seen: Observed | None) -> None:
         specs = [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
-            for spec in self._specs
+            for spec in specs_of(self.tools)
         ]
         screen = self._view.screen
         self.events.append(
@@ -389,91 +380,6 @@ class Episode:
                 screen=None if screen is None else (screen.width, screen.height),
                 clip=self._transcript.clip_data(seen),
             )
-        )
-
-    @property
-    def _specs(self) -> list[ToolSpec]:
-        return [
-            ToolSpec(tool.name, tool.description, tool_schema(tool), exact_schema(tool))
-            for tool in self.tools
-        ]
-
-    async def _ask(self, messages: Sequence[Message]) -> Reply:
-        """One answer within what is left of the budget."""
-        self.budget.check()
-        seconds = min(self.sampling.max_seconds, self.budget.remaining_s)
-        tokens = min(self.sampling.max_tokens, self.budget.tokens - self.budget.used_tokens)
-        limits = Limits(**{**vars(self.sampling), "max_seconds": seconds, "max_tokens": tokens})
-        try:
-            self._thinks = True
-            self.steering.begin_answer()
-            async with asyncio.timeout(seconds + STALL_S):
-                chunks = self.model.respond(messages, self._specs, stop=self.stop, limits=limits)
-                reading = read_reply(chunks, self.on_progress, self.steering.wrote)
-                reply = await self._or_stopped(reading, self.steering.reach.halt)
-        except TimeoutError:
-            raise ModelBroke(
-                f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
-            ) from None
-        except ModelError as error:
-            raise ModelBroke(str(error)) from error
-        finally:
-            self._thinks = False
-        self.budget.used_tokens += reply.end.usage.output_tokens
-        return reply
-
-    async def _execute(self, said: CallChunk) -> tuple[ToolResult, Observed | None]:
-        """Check a call, have it approved, record the intent, run it. Raises `FormatError` if it makes no
-        sense.
-        """
-        tool = find_tool(self.tools, said.call.name)
-        if isinstance(tool, ToolResult):
-            raise FormatError(tool.text)
-        arguments = validate(tool, said.call.arguments)
-        if isinstance(arguments, ToolResult):
-            raise FormatError(arguments.text)
-        approved = await self._approved(said, tool)
-        if approved.call is not said.call:
-            said = replace(said, call=approved.call)
-            arguments = validate(tool, said.call.arguments)
-            assert not isinstance(arguments, ToolResult), "it was checked when it was approved"
-        if self._keeper is not None:
-            await self._or_stopped(self._keeper.before(said.call, self._step))
-        self._view.follow()
-        self._transcript.intent(self._step, said)
-        self.steering.change(phase="acting")
-        result, seen = await self._run(tool, arguments)
-        return replace(result, text=f"{approved.note}\n{result.text}") if approved.note else result, seen
-
-    async def _approved(self, said: CallChunk, tool: Tool[Any]) -> Approved:
-        """What may run of a call. Raises `Denied`."""
-
-        def check(arguments: dict[str, Any]) -> str | None:
-            checked = validate(tool, arguments)
-            return checked.text if isinstance(checked, ToolResult) else None
-
-        approval = Approval(self.policy, self.steering, self.events, self.box.files)
-        look = partial(preview, tool, said.call.arguments, self.box, self._view.screen)
-        with self.budget.held():
-            return await self._or_stopped(approval.decide(said.call, self._step, check, look))
-
-    async def _run(self, tool: Tool[Any], arguments: Any) -> tuple[ToolResult, Observed | None]:
-        hand_over = self.hand_over
-        part = None if hand_over is None else (lambda text: hand_over(self, text))
-        context = ToolContext(self.box, self._view.screen, part)
-        try:
-            async with self.budget.time_left():
-                return await self._or_stopped(self._view.watch(lambda: tool.run(arguments, context)))
-        except TimeoutError:
-            raise TimeLimit(f"The limit of {self.budget.seconds:g} s was reached during a call.") from None
-        except (SandboxError, CaptureError) as error:
-            raise MachineBroke(self._health.trouble or str(error)) from error
-
-    async def _with_limits(self, result: ToolResult) -> ToolResult:
-        """Add which limits of the sandbox were reached meanwhile, if the tool has not said so itself."""
-        hit = await self.box.limits_hit()
-        return (
-            replace(result, text="\n".join([result.text, *(f"[{told}]" for told in hit)])) if hit else result
         )
 
     async def _with_changes(self, result: ToolResult, *, executed: bool) -> ToolResult:

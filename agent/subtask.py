@@ -72,7 +72,6 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         is_part=True,
         _answer="",
         _breaking=None,
-        _thinks=False,
         _keeper=None,
         _pending=None,
         _later=[],
