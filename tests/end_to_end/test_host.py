@@ -189,7 +189,7 @@ def test_a_person_is_asked_with_the_warning(desktop: Any, tmp_path: Path) -> Non
         os.write(main, b"y\ny\n")
         command = Command(tmp_path, calls, stdin=side)
         for answer in (b"y\n", b"n\n"):
-            while not shown.endswith("[y/N] "):
+            while not shown.endswith("or why not] "):
                 shown += os.read(main, 4096).decode()
             assert "HOST DESKTOP, NOT SANDBOXED" in shown
             shown = ""
