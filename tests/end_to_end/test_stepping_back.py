@@ -266,6 +266,37 @@ async def test_a_screen_that_differs_is_told(web_task: Task, tmp_path: Path) -> 
     ][1:]
 
 
+async def test_a_sub_task_is_left_for_it(tmp_path: Path) -> None:
+    def answer(conversation: Sequence[Message], tools: object) -> Message:
+        if "one part of a larger task" in str(conversation[1].parts[0]):
+            return shell("echo part >> steps; sleep 600")
+        step = sum(message.role == "assistant" for message in conversation)
+        asked.append(step)
+        if asked.count(1) > 1:
+            return turn(text="Done.")
+        return turn(call("plan", subtask="Do a part.")) if step else shell("echo whole >> steps")
+
+    asked: list[int] = []
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await watcher.until(lambda state: state.step == 2 and state.phase == "acting")
+        steps = tmp_path / "run" / "workspace" / "steps"
+        async with asyncio.timeout(60):
+            while "part" not in steps.read_text():  # noqa: ASYNC110 - a file tells nobody
+                await asyncio.sleep(0.02)
+        await client.ask(StepBack(step=2))
+        await client.ask(Pause(on=False))
+
+    target = Target(instruction="Work.", tools=("shell", "plan"))
+    outcome, run = await supervised(target, tmp_path / "run", ScriptedModel(answer), person)
+    assert (outcome.end, outcome.steps, asked) == ("answered", 1, [0, 1, 1])
+    assert (tmp_path / "run" / "workspace" / "steps").read_text() == "whole\n"
+    assert [event.call.name for event in log.live(run.episodes()[0]) if isinstance(event, log.Intended)] == [
+        "shell"
+    ]
+
+
 async def test_it_does_not_wait_for_what_is_being_done(tmp_path: Path) -> None:
     """A call that runs for long, and the same for an answer that is never written."""
 
