@@ -20,7 +20,7 @@ import pytest
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.runs import runs_in
 from pilotfish.agent.control.spawn import OUTPUT, StartError, start_supervised
-from pilotfish.agent.control.wire import SOCKET, Decide, Question, State, Stop, call_digest
+from pilotfish.agent.control.wire import SOCKET, Decide, Question, Request, State, Stop, call_digest
 from pilotfish.agent.events import Asked, Decided, EpisodeEnded, Resulted, Resumed, Spoken, read_run
 
 from .conftest import Command
@@ -218,7 +218,9 @@ time.sleep(60)
 """
 
 
-def test_a_run_outlives_who_started_it(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_outlives_its_starter_and_costs_nothing_while_it_waits(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PILOTFISH_DEFAULT_VERDICT", "ask")
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(tmp_path / "runs"), "run", task, "--model", "solution"],
@@ -232,7 +234,32 @@ def test_a_run_outlives_who_started_it(task: str, tmp_path: Path, monkeypatch: p
     os.killpg(starter.pid, signal.SIGKILL)
     starter.communicate()
     assert asyncio.run(question_in(folder)).step == 1
-    asyncio.run(end(folder))
+    (run,) = runs_in(tmp_path / "runs")
+    assert (run.folder, run.playing) == (folder, True)
+    pid = asyncio.run(pid_of(folder))
+    before = used_s(pid)
+    time.sleep(3)
+    assert used_s(pid) - before < 0.15
+    asyncio.run(ask(folder, Stop()))
+    assert asyncio.run(ended(folder)).end == "stopped"
+
+
+async def ask(folder: Path, request: Request) -> None:
+    client = await RunClient.connect(folder)
+    await client.ask(request)
+    await client.close()
+
+
+async def pid_of(folder: Path) -> int:
+    client = await RunClient.connect(folder)
+    await client.close()
+    return client.hello.pid
+
+
+def used_s(pid: int) -> float:
+    """Seconds of a processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
@@ -259,24 +286,6 @@ async def test_without_anybody_nothing_waits(
     assert (run.playing, run.status, run.what, run.id) == (False, "finished", task, report["run"])
     told = [event.text for event in read_run(run.folder).events if isinstance(event, Resulted)]
     assert all("needs a person's approval and nobody is there" in text for text in told)
-
-
-async def test_a_run_that_waits_costs_next_to_nothing(asking: Path) -> None:
-    client = await RunClient.connect(asking)
-    await question_of(client)
-    await client.close()
-
-    def used_s() -> float:
-        fields = Path(f"/proc/{client.hello.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    before = used_s()
-    await asyncio.sleep(4)
-    assert used_s() - before < 0.2
-    client = await RunClient.connect(asking)
-    await client.ask(Stop())
-    await client.close()
-    assert (await ended(asking)).end == "stopped"
 
 
 def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
