@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 from pilotfish.sandbox.terminal import encodable
@@ -33,6 +34,7 @@ _HIDDEN = frozenset(
         0xFFA0,
     ]
 )
+_BEYOND_ASCII = re.compile(r"[^ -~]")
 # Blanks or lines that push what follows out of sight.
 _PADDING = re.compile(r"[^\S\n]{40,}\S|(?:[^\S\n]*\n){15,}[^\S\n]*\S")
 _ORDINARY = re.compile(r"[ -~\n\t]*")  # told at once, as most of a long output is
@@ -68,12 +70,13 @@ def visible(text: str, *, one_line: bool = False) -> str:
     """
     if _ORDINARY.fullmatch(text) and not (one_line and ("\n" in text or "\t" in text)):
         return text
-    return "".join(
-        char if char.isprintable() and ord(char) not in _HIDDEN else _spelt(char, one_line) for char in text
-    )
+    return _BEYOND_ASCII.sub(lambda found: _spelt(found[0], one_line), text)
 
 
+@lru_cache(1 << 14)
 def _spelt(char: str, one_line: bool) -> str:
+    if char.isprintable() and ord(char) not in _HIDDEN:
+        return char
     if char in _KEPT and not one_line:
         return char
     # Spaces other than U+0020 are not "printable" to Python, but they do show as themselves.

@@ -90,6 +90,7 @@ class ExactView(ScrollView, can_focus=True):
         self._rows = 0
         self._laid_out_for = 0
         self._gutter = 0
+        self._last: tuple[Line, list[list[Piece]]] | None = None  # rows of one line are drawn one by one
         self.end_seen = False
         """Whether the last row was in sight since the lines were given."""
 
@@ -121,7 +122,9 @@ class ExactView(ScrollView, can_focus=True):
         index = bisect_right(self._starts, y) - 1
         line = self._lines[index]
         within = y - self._starts[index]
-        return self._mark(line, within), self._wrapped(line)[within], line
+        if self._last is None or self._last[0] is not line:
+            self._last = (line, self._wrapped(line))
+        return self._mark(line, within), self._last[1][within], line
 
     @property
     def rows(self) -> int:
@@ -153,7 +156,7 @@ class ExactView(ScrollView, can_focus=True):
         if width == self._laid_out_for or not width:
             self._look()
             return
-        self._laid_out_for = width
+        self._laid_out_for, self._last = width, None
         last = max((line.number or 0 for line in self._lines), default=0)
         self._gutter = len(str(last)) + 1 if last and width > 16 else 0
         self._starts, self._rows = [], 0
@@ -193,6 +196,9 @@ def _rows(found: list[Piece], room: int) -> list[list[Piece]]:
     rows: list[list[Piece]] = [[]]
     left = room
     for text, marked in found:
+        if marked and left < len(text) <= room:  # an escape stays together
+            rows.append([])
+            left = room
         kept = ""
         for char in text:
             width = cell_len(char)

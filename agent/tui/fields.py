@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from pilotfish.agent.tui.text import plain
 _REVERSE = Style(reverse=True)
 
 
+@lru_cache(1 << 14)
 def stand_in(char: str) -> str:
     """One character of one cell or more that stands for `char` where it would not show as itself."""
     if visible(char, one_line=True) == char:

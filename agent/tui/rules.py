@@ -18,7 +18,7 @@ from pilotfish.agent.events import CallData
 from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.fields import PlainArea, PlainInput, label
-from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
+from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, plain, sentence
 
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 PATTERNS = [name for name in Rule.model_fields if name != "verdict"]
@@ -74,7 +74,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
             with VerticalScroll():
                 with RadioSet():
                     for verdict in VERDICTS:
-                        yield RadioButton(verdict, value=verdict == self._rule.get("verdict", "allow"))
+                        yield RadioButton(plain(verdict), value=verdict == self._rule.get("verdict", "allow"))
                 for name in PATTERNS:
                     value = self._rule.get(name)
                     yield Plain(label(name, _NOTES.get(name, "a pattern; empty is any")))

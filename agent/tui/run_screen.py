@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher, Footer, Input
 
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
+from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.link import Change, Link, may_be_played
 from pilotfish.agent.tui.looking import Looking
 from pilotfish.agent.tui.model import Row, RunModel
@@ -83,7 +84,7 @@ class RunScreen(Looking, Steering, Searching):
                         yield TextView(id=name)
                     yield ScreenPane(self.folder, id="screen")
         yield Plain(id="cost")
-        yield Input(id="entry", compact=True)
+        yield PlainInput(id="entry", compact=True)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:

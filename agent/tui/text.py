@@ -30,6 +30,8 @@ MARKED = Style(reverse=True)
 
 Severity = Literal["information", "warning", "error"]
 _RUN = re.compile(r"[ -~]+")
+_PARTS = re.compile(r"[ -~]+|[^ -~]")
+_ASCII = frozenset(map(chr, range(0x20, 0x7F)))
 _TAB = 8
 _KITTY_CELL = "\U0010eeee"  # where Kitty draws a part of a picture
 
@@ -63,7 +65,11 @@ def pieces(line: str, *, spell_tabs: bool = True, exact: bool = True) -> list[tu
         return [(line, False)]
     found: list[tuple[str, bool]] = []
     kept = ""
-    for char in line:
+    for part in _PARTS.finditer(line):
+        char = part[0]
+        if char[0] in _ASCII:
+            kept += char
+            continue
         if char == "\t" and not spell_tabs:
             kept += " " * (_TAB - (_width(found) + cell_len(kept)) % _TAB)
             continue
