@@ -12,6 +12,7 @@ from pilotfish.tasks.episodes import (
     experts_places,
     experts_scrolling,
     experts_sections,
+    experts_travel,
 )
 from pilotfish.tasks.episodes.expert_tools import EXPERTS
 
@@ -22,4 +23,5 @@ __all__ = [
     "experts_places",
     "experts_scrolling",
     "experts_sections",
+    "experts_travel",
 ]
