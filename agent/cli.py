@@ -28,6 +28,7 @@ from pilotfish.agent import (
     cli_run,
     cli_serve,
     cli_steer,
+    cli_train,
     cli_tui,
     cli_watch,
 )
@@ -75,6 +76,7 @@ cli_look.add_to(app)
 app.add_typer(cli_index.index_app, name="index")
 cli_changes.add_to(app)
 cli_serve.add_to(app)
+cli_train.add_to(app)
 cli_watch.add_to(app)
 cli_steer.add_to(app)
 

@@ -123,9 +123,9 @@ def _write(model: M3, folder: Path, dtype: torch.dtype | None, shard_bytes: int)
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map.update(dict.fromkeys(names, file))
     main = dtype or state["language_model.lm_head.weight"].dtype
-    _write_json(folder / CONFIG, model.config.to_dict(str(main).removeprefix("torch.")))
+    write_json(folder / CONFIG, model.config.to_dict(str(main).removeprefix("torch.")))
     if count > 1:
-        _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def read_headers(folder: Path | str) -> dict[str, Stored]:
@@ -274,7 +274,7 @@ def _shards(state: dict[str, Tensor], dtype: torch.dtype | None, limit: int) -> 
     yield shard
 
 
-def _write_json(path: Path, data: dict[str, Any]) -> None:
+def write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +19,24 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pilotfish.model.training.heads import CELL, LETTERS
-from pilotfish.model.training.samples import Sample, SampleMaker, text_stream
+from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
 
 BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560, 3072, 3584, 4096, 4608)
 TEXT_LENGTH = 640  # tokens of a row of plain text
 LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
+
+
+Cursor = dict[str, Any]
+"""Where a stream stands: its visit of a shard, the place in it, the next sequence, and which ones wait."""
+
+
+class Origin(NamedTuple):
+    """Where a sequence comes from: the episode at a place in a shard, and its number in its stream."""
+
+    shard: str
+    place: int
+    sequence: int
 
 
 @dataclass
@@ -33,7 +47,8 @@ class Batch:
 
     frames: uint8 [F, height, width, 3]; image_frames: [I, 2] (one frame twice) and clip_frames: [C, 4] into
     frames; letters: bool [F, S, L];
-    centre: float [F, S, 2] in 0..1, NaN where no widget covers the cell.
+    centre: float [F, S, 2] in 0..1, NaN where no widget covers the cell. origin: in words, what it was made
+    of; stream, cursor: whose it is, and where that stream stands behind it.
     """
 
     ids: Tensor
@@ -43,12 +58,19 @@ class Batch:
     clip_frames: Tensor
     letters: Tensor
     centre: Tensor
+    origin: str = ""
+    stream: int = 0
+    cursor: Cursor = field(default_factory=dict)
 
     def to(self, device: str) -> Batch:
-        return Batch(**{k: v.to(device, non_blocking=True) for k, v in vars(self).items()})
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        return Batch(**{k: v.pin_memory() for k, v in vars(self).items()})
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -64,56 +86,138 @@ class Mix:
 
 
 class EpisodeBatches(IterableDataset[Batch]):
-    """Endless batches; each worker draws its own shards."""
+    """Endless batches; each worker has a stream of its own.
 
-    def __init__(self, shards: Path, folder: Path, mix: Mix, seed: int, corrections: Path | None = None):
+    A stream is made so that it can go on anywhere: the n-th sequence is drawn with a generator of its own
+    from an episode that is named by shard and place, and `Batch.cursor` says where the stream stands and
+    which sequences wait for a batch of their length to be full.
+    """
+
+    def __init__(
+        self,
+        shards: Path,
+        folder: Path,
+        mix: Mix,
+        seed: int,
+        corrections: Path | None = None,
+        cursors: Mapping[int, Cursor] | None = None,
+        first: int = 0,
+    ):
+        """cursors: where streams stood; first: the stream whose batch comes first."""
         super().__init__()
         self.shards, self.folder, self.mix, self.seed = shards, folder, mix, seed
-        self.corrections = corrections
+        self.corrections, self.cursors, self.first = corrections, dict(cursors or {}), first
 
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
         torch.set_num_threads(1)
-        seed = self.seed * 1000 + (info.id if info else 0)
-        maker, draw = SampleMaker(self.folder, seed), random.Random(seed)
-        waiting: dict[int, list[Sample]] = {size: [] for size in BUCKETS}
-        for sample in self._samples(maker, draw, seed):
-            size = next((b for b in BUCKETS if len(sample.ids) <= b), None)
-            if size is None:
-                continue
-            waiting[size].append(sample)
-            if len(waiting[size]) >= self.mix.tokens // size:
-                yield collate(waiting[size], maker.tokenizer.eos_id)
-                waiting[size] = []
+        number = (info.id + self.first) % info.num_workers if info else 0
+        return Stream(self, number).batches()
 
-    def _samples(self, maker: SampleMaker, draw: random.Random, seed: int) -> Iterator[Sample]:
-        text = text_stream(maker.tokenizer, TEXT_LENGTH, seed)
+
+class Stream:
+    """The batches of one worker."""
+
+    def __init__(self, data: EpisodeBatches, number: int) -> None:
+        self.data, self.number = data, number
+        self.seed = data.seed * 1000 + number
+        self.maker = SampleMaker(data.folder, self.seed)
+        self.visit, self.at, self.sequence = 0, 0, 0
+        self.shard = ""  # that is being visited; '' before a visit
+        self.waiting: dict[int, list[tuple[Origin, Sample]]] = {size: [] for size in BUCKETS}
+        self._episodes: dict[str, list[Episode]] = {}
+        self._bad: set[str] = set()
+        if (cursor := data.cursors.get(number)) is not None:
+            self._go_to(cursor)
+
+    def batches(self) -> Iterator[Batch]:
+        """Endless."""
         while True:
-            for ep in self._episodes(draw):
-                roll = draw.random()
-                if roll < self.mix.text_share:
-                    yield maker.text(next(text))
-                elif roll < self.mix.text_share + self.mix.copy_share:
-                    yield maker.copies()
-                elif roll < self.mix.text_share + self.mix.copy_share + self.mix.question_share:
-                    if (sample := maker.questions(ep)) is not None:
-                        yield sample
-                else:
-                    yield maker.episode(ep)
+            episodes = self._visit()
+            order = list(range(len(episodes)))
+            random.Random(f"{self.seed}:order:{self.visit}").shuffle(order)
+            while self.at < len(order):
+                origin = Origin(self.shard, order[self.at], self.sequence)
+                self.at, self.sequence = self.at + 1, self.sequence + 1
+                if (sample := self._sample(origin)) is None:
+                    continue
+                size = next((b for b in BUCKETS if len(sample.ids) <= b), None)
+                if size is None:
+                    continue
+                full = self.waiting[size]
+                full.append((origin, sample))
+                if len(full) >= self.data.mix.tokens // size:
+                    self.waiting[size] = []
+                    yield self._batch(full)
+            self.visit, self.at, self.shard = self.visit + 1, 0, ""
 
-    def _episodes(self, draw: random.Random) -> list[Episode]:
-        paths: list[Path] = []
-        if self.corrections is not None and draw.random() < self.mix.correction_share:
-            paths = by_age(self.corrections)
-        paths = paths or by_age(self.shards)
-        if not paths:
-            time.sleep(0.5)
-            return []
-        newest = draw.random() < self.mix.newest_bias
-        path = draw.choice(paths[-max(1, len(paths) // 10) :] if newest else paths)
-        episodes = [e for e in read_shard(path) if e.steps]
-        draw.shuffle(episodes)
-        return episodes
+    def _batch(self, full: list[tuple[Origin, Sample]]) -> Batch:
+        batch = collate([sample for _, sample in full], self.maker.tokenizer.eos_id)
+        shards = sorted({Path(origin.shard).name for origin, _ in full})
+        named = f"{', '.join(shards[:3])}{' and others' if len(shards) > 3 else ''}"
+        first, last = full[0][0].sequence, full[-1][0].sequence
+        batch.origin = f"of stream {self.number}, sequences {first} to {last}, made of {named}"
+        batch.stream = self.number
+        batch.cursor = {
+            "visit": self.visit,
+            "at": self.at,
+            "sequence": self.sequence,
+            "shard": self.shard,
+            "waiting": [list(origin) for some in self.waiting.values() for origin, _ in some],
+        }
+        return batch
+
+    def _go_to(self, cursor: Cursor) -> None:
+        self.visit, self.at, self.sequence = cursor["visit"], cursor["at"], cursor["sequence"]
+        self.shard = cursor["shard"]
+        for origin in (Origin(*fields) for fields in cursor["waiting"]):
+            if (sample := self._sample(origin)) is not None:
+                size = next(b for b in BUCKETS if len(sample.ids) <= b)
+                self.waiting[size].append((origin, sample))
+
+    def _visit(self) -> list[Episode]:
+        """The episodes of the shard that is visited; another one is chosen when none is."""
+        draw = random.Random(f"{self.seed}:visit:{self.visit}")
+        if not self.shard:
+            mix = self.data.mix
+            paths: list[Path] = []
+            if self.data.corrections is not None and draw.random() < mix.correction_share:
+                paths = by_age(self.data.corrections)
+            paths = [path for path in paths or by_age(self.data.shards) if str(path) not in self._bad]
+            if not paths:
+                time.sleep(0.5)
+                return []
+            newest = draw.random() < mix.newest_bias
+            self.shard = str(draw.choice(paths[-max(1, len(paths) // 10) :] if newest else paths))
+        return self._read(self.shard)
+
+    def _read(self, shard: str) -> list[Episode]:
+        """The episodes of a shard; one that is damaged or gone is told and has none."""
+        if shard not in self._episodes:
+            while len(self._episodes) >= 2:
+                self._episodes.pop(next(iter(self._episodes)))
+            try:
+                self._episodes[shard] = [episode for episode in read_shard(shard) if episode.steps]
+            except (ValueError, OSError) as error:
+                if shard not in self._bad:
+                    print(f"left out: {error}", file=sys.stderr, flush=True)
+                self._bad.add(shard)
+                return []
+        return self._episodes[shard]
+
+    def _sample(self, origin: Origin) -> Sample | None:
+        episodes, maker, mix = self._read(origin.shard), self.maker, self.data.mix
+        if origin.place >= len(episodes):
+            return None
+        maker.random = random.Random(f"{self.seed}:{origin.sequence}")
+        roll = maker.random.random()
+        if roll < mix.text_share:
+            return maker.text(TEXT_LENGTH)
+        if roll < mix.text_share + mix.copy_share:
+            return maker.copies()
+        if roll < mix.text_share + mix.copy_share + mix.question_share:
+            return maker.questions(episodes[origin.place])
+        return maker.episode(episodes[origin.place])
 
 
 def by_age(folder: Path) -> list[Path]:
@@ -183,11 +287,8 @@ def widget_cells(ep: Episode, frame: int) -> npt.NDArray[np.float32]:
     return out.reshape(rows * columns, 2)
 
 
-def batches(
-    shards: Path, folder: Path, mix: Mix, seed: int, workers: int, corrections: Path | None = None
-) -> Iterator[Batch]:
-    """Endless batches from `workers` processes, in pinned memory when there is a GPU."""
-    data = EpisodeBatches(shards, folder, mix, seed, corrections)
+def batches(data: EpisodeBatches, workers: int) -> Iterator[Batch]:
+    """Endless batches from `workers` processes in turn, in pinned memory when there is a GPU."""
     loader = DataLoader(
         data,
         batch_size=None,
@@ -195,5 +296,6 @@ def batches(
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available(),
         persistent_workers=workers > 0,
+        generator=torch.Generator(),  # or it would draw from that of the training noise
     )
     return iter(loader)

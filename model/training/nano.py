@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from pilotfish.model.config import M3Config, TextConfig, VisionConfig
 from pilotfish.model.tokenizer import Tokenizer
 
@@ -48,3 +52,31 @@ def nano_config(tokenizer: Tokenizer) -> M3Config:
         image_size=672,
     )
     return M3Config(text, vision, text.hidden_size, tokenizer.image_id, tokenizer.video_id)
+
+
+def sized(config: M3Config, sizes: Mapping[str, Mapping[str, Any]]) -> M3Config:
+    """The same with other sizes of its `text` and `vision`; the first `DENSE_LAYERS` layers stay dense.
+
+    Raises `ValueError` for sizes that do not go together.
+    """
+    text, vision = dict(sizes.get("text", {})), dict(sizes.get("vision", {}))
+    layers = int(text.get("num_hidden_layers", config.text.num_hidden_layers))
+    sparse = tuple(layer >= DENSE_LAYERS for layer in range(layers))
+    new = replace(config.text, **text, sparse_layers=sparse, moe_layers=sparse)
+    groups = new.num_key_value_heads
+    for number, multiple, what in (
+        (new.num_attention_heads, groups, "query heads"),
+        (new.index_heads, groups, "index heads"),
+        (new.rotary_dim, 2, "rotary dimensions"),
+    ):
+        if number % multiple:
+            raise ValueError(f"{number} {what} are no multiple of {multiple}")
+    for part, whole, what in (
+        (new.rotary_dim, new.head_dim, "rotary dimensions of a head of"),
+        (new.num_experts_per_tok, new.num_local_experts, "experts a token, and there are"),
+    ):
+        if part > whole:
+            raise ValueError(f"{part} {what} {whole}")
+    return replace(
+        config, text=new, vision=replace(config.vision, **vision), projector_hidden_size=new.hidden_size
+    )

@@ -8,11 +8,12 @@ Three kinds of sequence, mixed from the first step on:
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import string
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,9 +247,15 @@ class SampleMaker:
             return f"{draw.randint(1, 12):02d}/{draw.randint(1, 28):02d}/{draw.randint(1990, 2030)}"
         return " ".join(self._string() for _ in range(2))
 
-    def text(self, ids: Sequence[int]) -> Sample:
-        """Plain text; every token is a target."""
-        return Sample(np.asarray(ids, np.int32), np.full(len(ids), TEXT_WEIGHT, np.float32))
+    def text(self, length: int) -> Sample:
+        """So many tokens of one of the standard library's sources (PSF licence); every one is a target."""
+        ids: list[int] = []
+        while len(ids) < length:
+            path = self.random.choice(sources())
+            text = path.read_text(encoding="utf-8", errors="replace")
+            begin = self.random.randrange(max(1, len(text) - 4 * length))
+            ids += self.tokenizer.encode(text[begin : begin + 4 * length])
+        return Sample(np.asarray(ids[:length], np.int32), np.full(length, TEXT_WEIGHT, np.float32))
 
     def _plain_pair(self, ep: Episode, widget: Widget) -> tuple[str, Message]:
         gx, gy = grid_point(*widget.centre, ep.width, ep.height)
@@ -359,16 +366,8 @@ def unambiguous(widgets: Sequence[Widget]) -> list[Widget]:
     return found
 
 
-def text_stream(tokenizer: Tokenizer, length: int, seed: int) -> Iterator[list[int]]:
-    """Endless pieces of `length` tokens from the standard library's sources (PSF licence), in random
-    order."""
+@functools.cache
+def sources() -> list[Path]:
+    """The standard library's source files, without its tests."""
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
-    files = [f for f in files if "site-packages" not in f.parts and "test" not in f.parts]
-    draw = random.Random(seed)
-    pending: list[int] = []
-    while True:
-        path = draw.choice(files)
-        pending += tokenizer.encode(path.read_text(encoding="utf-8", errors="replace")[:40_000])
-        while len(pending) >= length:
-            yield pending[:length]
-            del pending[:length]
+    return [f for f in files if "site-packages" not in f.parts and "test" not in f.parts]

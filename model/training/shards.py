@@ -58,9 +58,17 @@ def read_shard(path: Path | str) -> list[Episode]:
         raise ValueError(f"{path} is not an episode shard; record it again.")
     (length,) = struct.unpack("<Q", data[8:16])
     blob = data[16 + length :]
+    try:
+        rows = json.loads(bytes(data[16 : 16 + length]))["episodes"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} is cut short or damaged: its index cannot be read; record it again."
+        ) from None
     episodes = []
-    for row in json.loads(bytes(data[16 : 16 + length]))["episodes"]:
+    for row in rows:
         frames = [bytes(blob[start : start + size]) for start, size in row["frames"]]
+        if any(len(png) != size for png, (_, size) in zip(frames, row["frames"], strict=True)):
+            raise ValueError(f"{path} is cut short: its pictures end early; record it again.")
         widgets = [[Widget(*w) for w in frame] for frame in row["widgets"]]
         letters = [list(zip(f["c"], f["xy"][::2], f["xy"][1::2], strict=True)) for f in row["letters"]]
         episodes.append(

@@ -1,73 +1,44 @@
-"""Train nano from step zero: `python -m pilotfish.model.training.train --shards DIR --out DIR --seconds S`.
+"""Train nano from step zero: `python -m pilotfish.model.training.train CONFIG.toml`, or flags of its names.
 
 Text and clips share every step. The schedule follows whichever is further along, steps or seconds, so that
-a run on limited time ends with its learning rate at zero. A checkpoint holds model, optimisers and step;
-`--resume` goes on from it. `--init FOLDER` begins with an exported model instead of random weights.
+a run on limited time ends with its learning rate at zero. A checkpoint holds all that a session is: `--go-on`
+goes on with the one in OUT as if it had never stopped, and `--resume FILE` begins a new session, with a
+schedule of its own, from what an earlier one has learned. `--init FOLDER` begins with an exported model
+instead of random weights.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
+import contextlib
+import shutil
 import signal
+import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pilotfish.model.checkpoint import write_json
+from pilotfish.model.folder import CONFIG, WEIGHTS
 from pilotfish.model.m3 import M3, count_parameters
 from pilotfish.model.text import MoE
-from pilotfish.model.training.loader import Batch, Mix, batches
+from pilotfish.model.training.journal import Journal, picture, read_log
+from pilotfish.model.training.loader import Batch, Cursor, EpisodeBatches, Mix, batches, by_age
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
+from pilotfish.model.training.settings import Settings, TrainingError, parse_settings
 from pilotfish.model.training.trainee import NANO, Masters, build
 
 SYNC_EVERY = 10  # steps between looks at the clock, which all processes must read alike
-
-
-@dataclass
-class Settings:
-    """One training run. Seconds are wall time of the whole run, start-up included."""
-
-    shards: str
-    out: str
-    seconds: float = 500.0
-    steps: int = 1_000_000
-    warmup: int = 100
-    decay_share: float = 0.35
-    dense_share: float = 0.3  # of the run, at its start: full attention in the main branch
-    muon_lr: float = 1.5e-3
-    adam_lr: float = 1e-3
-    weight_decay: float = 0.01
-    kl_weight: float = 0.1
-    head_weight: float = 1.0
-    balance_rate: float = 1e-3
-    tokens: int = 98_304
-    question_share: float = 0.5
-    text_share: float = 0.06
-    copy_share: float = 0.1
-    corrections: str = ""  # folder of shards in which a model played; see `agent/corrections.py`
-    correction_share: float = 0.3  # of the draws of episodes, once that folder holds any
-    workers: int = 5
-    seed: int = 0
-    resume: str = ""
-    init: str = ""  # folder of an exported model to begin with; the heads and the optimisers start anew
-    head_steps: int = 0  # at the start the heads alone are trained, so that they do not disturb the model
-    width: int = 336
-    height: int = 420
-    noise: float = 0.02
-    log_every: int = 25
-    save_every: float = 120.0  # seconds
-    device: str = "cuda"
-    bf16: bool = True
+CHECKPOINT, LOG, PICTURE = "checkpoint.pt", "train.jsonl", "train.svg"
+MAY_DIFFER = {"log_every", "save_every", "patience"}  # settings that a session may change when it goes on
 
 
 def schedule(progress: float, step: int, s: Settings) -> float:
@@ -84,74 +55,39 @@ def balance(model: M3, rate: float, group: Group) -> None:
             module.e_score_correction_bias.add_(rate * (load.mean() - load).sign())
 
 
-def export_bf16(model: M3, path: Path) -> None:
-    """The shipped tensors under their published names."""
+def export(model: M3, folder: Path) -> None:
+    """Make the folder a checkpoint that can be played with: tensors in bf16 under their published names,
+    sizes, tokenizer.
+    """
     tensors = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
-    save_file(tensors, path, metadata={"format": "pt"})
-
-
-class Journal:
-    """Averages what the steps report, writes it to `train.jsonl` and prints every fourth record."""
-
-    def __init__(self, path: Path, every: int):
-        self.path, self.every = path, every
-        self.pending: list[dict[str, Tensor]] = []
-        self.tokens, self.rows, self.waited = 0, 0, 0.0
-        self.lap = time.monotonic()
-
-    def add(self, values: dict[str, Tensor], batch: Batch, waited: float) -> None:
-        """One step's losses; nothing is read from the device yet."""
-        self.pending.append({k: v.detach() for k, v in values.items()})
-        self.tokens += batch.ids.numel()
-        self.rows += batch.ids.shape[0]
-        self.waited += waited
-
-    def write(self, step: int, seconds: float, rate: float) -> dict[str, Any]:
-        """Write and return the record of the steps since the last; raises `FloatingPointError` for NaN."""
-        values: dict[str, list[float]] = defaultdict(list)
-        for report in self.pending:
-            for k, v in report.items():
-                values[k].append(v.item())
-        means = {k: round(sum(v) / len(v), 4) for k, v in values.items()}
-        lap = time.monotonic() - self.lap
-        record: dict[str, Any] = {
-            "step": step,
-            "s": round(seconds, 1),
-            "lr": round(rate, 3),
-            **means,
-            "tok_s": int(self.tokens / lap),
-            "rows_s": int(self.rows / lap),
-            "waited": round(self.waited / lap, 2),
-        }
-        if not all(math.isfinite(v) for v in means.values()):
-            raise FloatingPointError(
-                f"the losses of the {len(self.pending)} steps before step {step} are {means}; "
-                f"the last checkpoint is intact, go on from it with --resume and lower rates"
-            )
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        if step % (4 * self.every) == 0:
-            print(json.dumps(record), flush=True)
-        self.pending = []
-        self.tokens, self.rows, self.waited = 0, 0, 0.0
-        self.lap = time.monotonic()
-        return record
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(NANO / name, folder / name)
+    write_json(folder / CONFIG, model.config.to_dict("bfloat16"))
+    save_file(tensors, folder / f".{WEIGHTS}", metadata={"format": "pt"})
+    (folder / f".{WEIGHTS}").replace(folder / WEIGHTS)
 
 
 class Trainer:
-    """One training session."""
+    """One training session; `go_on` takes up the one in `out` where it stopped."""
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings, *, go_on: bool = False):
         self.s = s = settings
         self.begun = time.monotonic()
         self.stopping = False
+        self.stopped_by = 0  # the signal, if there was one
+        self.out = Path(s.out)
+        if s.device == "cuda" and not torch.cuda.is_available():
+            raise TrainingError("device is 'cuda', and there is no GPU here; give cpu.")
         self.group = Group.from_environment(s.device)
         torch.manual_seed(s.seed)
         torch.set_float32_matmul_precision("high")
-        self.trainee = build(s.width, s.height, s.device, s.bf16)
+        try:
+            self.trainee = build(s.width, s.height, s.device, s.bf16, s.sizes)
+        except (ValueError, RuntimeError, ArithmeticError, AssertionError) as error:
+            raise TrainingError(f"sizes {s.sizes} make no model ({error}); mend them.") from error
         self.model = self.trainee.model
         if s.init:
-            self.model.load_state_dict(load_file(Path(s.init) / "model.safetensors"))
+            self._begin_with(Path(s.init))
         self.masters = Masters(self.trainee)
         matrices, rest = split_parameters(self.masters.named.items())
         fused = s.device == "cuda"
@@ -160,62 +96,193 @@ class Trainer:
             torch.optim.AdamW(rest, s.adam_lr, betas=(0.9, 0.98), weight_decay=s.weight_decay, fused=fused),
         ]
         self.step = self.first = 0
-        if s.resume:
-            self._resume(Path(s.resume))
-        self.out = Path(s.out)
-        self.out.mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(self.out / "train.jsonl", s.log_every)
+        self.rate = 0.0  # of the last step
+        self.seed: int | None = None  # of the data
+        self.cursors: dict[int, Cursor] = {}
+        self.next_stream = 0
+        self.saved_step: int | None = None
+        self.journal = Journal(self.out / LOG, s.log_every)
+        if go_on:
+            self._go_on(self._load(self.out / CHECKPOINT))
+        elif s.resume:
+            self._learned(self._load(Path(s.resume)))
+            self.first = self.step
+        with self._room("the folder of the run"):
+            self.out.mkdir(parents=True, exist_ok=True)
+        if self.seed is None:
+            self.seed = (s.seed + self.step) * 64 + self.group.rank
 
     def run(self) -> None:
-        """Train until the steps or the seconds are used up, or SIGTERM comes; then save and export."""
+        """Train until the steps or the seconds are used up, or SIGTERM or Ctrl-C comes; then save and export.
+
+        Raises `TrainingError` for what cannot be gone on from; the last checkpoint is whole then.
+        """
         s = self.s
-        previous = signal.signal(signal.SIGTERM, self._halt)
-        mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share, correction_share=s.correction_share)
-        corrections = Path(s.corrections) if s.corrections else None
-        seed = (s.seed + self.step) * 64 + self.group.rank
-        data = batches(Path(s.shards), NANO, mix, seed, s.workers, corrections)
+        previous = {number: signal.signal(number, self._halt) for number in (signal.SIGTERM, signal.SIGINT)}
+        data = self._data()
         if self.group.leads:
             print(f"{count_parameters(self.model) / 1e6:.2f} M parameters", flush=True)
         progress, saved = self._progress(), time.monotonic()
-        while progress < 1:
-            self._one_step(data, progress)
-            if self.step % SYNC_EVERY == 0:
-                progress = self._progress()
-            if self.step % s.log_every == 0 and self.group.leads:
-                rate = schedule(progress, self.step - self.first, s)
-                self.journal.write(self.step, time.monotonic() - self.begun, rate)
-                if time.monotonic() - saved > s.save_every:
-                    self.save()
-                    saved = time.monotonic()
-        if self.group.leads:
-            self.save()
-            export_bf16(self.model, self.out / "model.safetensors")
-        signal.signal(signal.SIGTERM, previous)
+        try:
+            while progress < 1:
+                self._one_step(data, progress)
+                if self.step % SYNC_EVERY == 0 or self.step - self.first >= s.steps:
+                    progress = self._progress()
+                if self.step % s.log_every == 0 and self.group.leads:
+                    self.journal.write(self.step, time.monotonic() - self.begun, self.rate)
+                    if time.monotonic() - saved > s.save_every:
+                        self.save(done=False)
+                        saved = time.monotonic()
+            if self.group.leads:
+                self.save(done=not self.stopping)
+        except torch.OutOfMemoryError as error:
+            raise TrainingError(f"Memory ran out at step {self.step} ({error}); lower tokens.") from error
+        except RuntimeError as error:
+            if "CUDA" not in str(error) and "NCCL" not in str(error):
+                raise
+            first = str(error).splitlines()[0]
+            raise TrainingError(f"The GPU failed at step {self.step} ({first}). {self._way_on()}") from error
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
         self.group.close()
 
-    def save(self) -> None:
-        """Write a training checkpoint (atomically) that `--resume` takes."""
+    def save(self, *, done: bool) -> None:
+        """Write a checkpoint, the model as a folder to play with, and the picture; each appears when it is
+        whole. Raises `TrainingError` when the last losses are no numbers or there is no room.
+        """
+        pending = [[step, values, origin] for step, values, origin in self.journal.check()]
         state = {
             "trainee": self.trainee.state_dict(),
             "masters": {name: p.detach() for name, p in self.masters.named.items()},
             "optimisers": [o.state_dict() for o in self.optimisers],
             "step": self.step,
             "settings": asdict(self.s),
+            "session": {
+                "done": done,
+                "first": self.first,
+                "seconds": time.monotonic() - self.begun,
+                "seed": self.seed,
+                "cursors": self.cursors,
+                "next_stream": self.next_stream,
+                "pending": pending,
+                "noise": [torch.get_rng_state(), *_gpu_noise(self.s.device)],
+            },
         }
-        torch.save(state, self.out / "checkpoint.tmp")
-        (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
+        draft = self.out / "checkpoint.tmp"
+        with self._room(str(draft)):
+            try:
+                with draft.open("wb") as file:
+                    torch.save(state, file)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
+            draft.replace(self.out / CHECKPOINT)
+            self.saved_step = self.step
+            export(self.model, self.out)
+            (self.out / PICTURE).write_text(picture(read_log(self.out / LOG)), encoding="utf-8")
 
-    def _resume(self, path: Path) -> None:
-        state = torch.load(path, map_location=self.s.device, weights_only=True)
+    @contextlib.contextmanager
+    def _room(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "CUDA" in str(error):
+                raise
+            why = (
+                error.strerror
+                if isinstance(error, OSError) and error.strerror
+                else str(error).splitlines()[0]
+            )
+            raise TrainingError(
+                f"{what} cannot be written ({why}); free some room. {self._way_on()}"
+            ) from error
+
+    def _way_on(self) -> str:
+        if self.saved_step is None:
+            return "Nothing had been saved yet in this session."
+        return f"The checkpoint of step {self.saved_step} is whole; --go-on goes on from it."
+
+    def _begin_with(self, folder: Path) -> None:
+        try:
+            self.model.load_state_dict(load_file(folder / WEIGHTS))
+        except (OSError, SafetensorError) as error:
+            raise TrainingError(
+                f"{folder / WEIGHTS} cannot be read ({error}); give an exported model."
+            ) from error
+        except RuntimeError as error:
+            raise TrainingError(f"init {folder} is a model of other sizes; give its sizes.") from error
+
+    def _load(self, path: Path) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=self.s.device, weights_only=True)
+        except FileNotFoundError:
+            raise TrainingError(f"There is no checkpoint {path}; begin without it.") from None
+        except Exception as error:  # whatever a damaged archive makes its reader raise
+            raise TrainingError(f"{path} is no whole checkpoint ({str(error).splitlines()[0]}).") from error
+        for name, value in self.trainee.state_dict().items():
+            saved = state["trainee"].get(name)
+            if saved is None or saved.shape != value.shape:
+                theirs = "is not there" if saved is None else f"has the sizes {tuple(saved.shape)}"
+                raise TrainingError(
+                    f"{path} is of a model of other sizes: {name} {theirs} instead of {tuple(value.shape)}; "
+                    f"train with the sizes {state['settings'].get('sizes') or 'of nano'}."
+                )
+        return state
+
+    def _learned(self, state: dict[str, Any]) -> None:
         self.trainee.load_state_dict(state["trainee"])
         for name, value in state["masters"].items():
             self.masters.named[name].data.copy_(value)
         for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
-        self.step = self.first = state["step"]
+        self.step = state["step"]
 
-    def _halt(self, _signal: int, _frame: FrameType | None) -> None:
-        self.stopping = True
+    def _go_on(self, state: dict[str, Any]) -> None:
+        session, settings = state["session"], state["settings"]
+        if session["done"]:
+            raise TrainingError(
+                f"The session in {self.out} has finished; give another out, or begin a new one with "
+                f"resume = '{self.out / CHECKPOINT}'."
+            )
+        mine = asdict(self.s)
+        for name in sorted(mine.keys() - MAY_DIFFER):
+            if mine[name] != settings.get(name, mine[name]):
+                raise TrainingError(
+                    f"{name} is {mine[name]!r}, and {settings[name]!r} in the session in {self.out}; give "
+                    "that, or another out."
+                )
+        self._learned(state)
+        self.first, self.seed, self.saved_step = session["first"], session["seed"], self.step
+        self.begun = time.monotonic() - session["seconds"]
+        self.cursors, self.next_stream = session["cursors"], session["next_stream"]
+        self.journal.pending = [(step, values, origin) for step, values, origin in session["pending"]]
+        self.journal.cut(self.step)
+        noise, *gpu = session["noise"]
+        torch.set_rng_state(noise.cpu())
+        if gpu and self.s.device == "cuda":
+            torch.cuda.set_rng_state(gpu[0].cpu())
+        if self.group.world > 1:
+            # Only the first process's data are in the checkpoint; the others' would begin anew.
+            self.seed, self.cursors, self.next_stream = self.seed + self.step * 64 + self.group.rank, {}, 0
+
+    def _data(self) -> Iterator[Batch]:
+        s, shards = self.s, Path(self.s.shards)
+        if not shards.is_dir():
+            raise TrainingError(f"There is no folder of shards {shards}; record some first.")
+        until = time.monotonic() + s.patience
+        while not by_age(shards):
+            if time.monotonic() > until or self.stopping:
+                raise TrainingError(f"{shards} holds no shard after {s.patience:g} s; record some first.")
+            time.sleep(0.2)
+        mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share, s.newest_bias, s.correction_share)
+        corrections = Path(s.corrections) if s.corrections else None
+        assert self.seed is not None
+        data = EpisodeBatches(shards, NANO, mix, self.seed, corrections, self.cursors, self.next_stream)
+        return batches(data, s.workers)
+
+    def _halt(self, number: int, _frame: FrameType | None) -> None:
+        self.stopping, self.stopped_by = True, number
 
     def _progress(self) -> float:
         """How much of the session is over, 0 to 1; the same in every process."""
@@ -227,9 +294,12 @@ class Trainer:
     def _one_step(self, data: Iterator[Batch], progress: float) -> None:
         s = self.s
         wait = time.monotonic()
-        batch = next(data).to(s.device)
+        batch = next(data)
+        self.cursors[batch.stream] = batch.cursor
+        self.next_stream = (batch.stream + 1) % max(1, s.workers)
+        batch = batch.to(s.device)
         waited = time.monotonic() - wait
-        rate = schedule(progress, self.step - self.first, s)
+        rate = self.rate = schedule(progress, self.step - self.first, s)
         for optimiser, base in zip(self.optimisers, (s.muon_lr, s.adam_lr), strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = base * rate
@@ -244,28 +314,24 @@ class Trainer:
         self.masters.publish()
         if not heads_only:
             balance(self.model, s.balance_rate * rate, self.group)
-        self.journal.add(parts | {"norm": norm}, batch, waited)
         self.step += 1
+        self.journal.add(self.step, parts | {"norm": norm}, batch, waited)
 
 
-def parse_settings(arguments: list[str] | None = None) -> Settings:
-    """Flags named after the fields of `Settings`."""
+def _gpu_noise(device: str) -> list[Tensor]:
+    return [torch.cuda.get_rng_state()] if device == "cuda" else []
 
-    def switch(text: str) -> bool:
-        return text.lower() in ("1", "true", "yes")
 
-    kinds: dict[str, Callable[[str], Any]] = {"str": str, "float": float, "int": int, "bool": switch}
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, field in Settings.__dataclass_fields__.items():
-        required = name in ("shards", "out")
-        parser.add_argument(
-            "--" + name.replace("_", "-"),
-            type=kinds[str(field.type)],
-            required=required,
-            default=None if required else field.default,
-        )
-    return Settings(**vars(parser.parse_args(arguments)))
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; what is wrong is one sentence on standard error."""
+    try:
+        settings, go_on = parse_settings(arguments)
+        Trainer(settings, go_on=go_on).run()
+    except TrainingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    Trainer(parse_settings()).run()
+    sys.exit(main())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from pilotfish.model.text import AttentionKind, IndexLoss, MoE
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.heads import CELL, DenseHeads, Targets
 from pilotfish.model.training.loader import Batch
-from pilotfish.model.training.nano import nano_config
+from pilotfish.model.training.nano import nano_config, sized
 from pilotfish.model.training.parallel import Group
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -113,9 +115,13 @@ def frame_patches(frames: Tensor, members: Tensor, noise: float) -> tuple[Tensor
     return x.reshape(M * t * h * w, -1), (t, h, w)
 
 
-def build(width: int, height: int, device: str, bf16: bool) -> Trainee:
-    """A nano with random weights and its heads for frames of this size; router biases stay in fp32."""
-    model = M3(nano_config(Tokenizer.from_folder(NANO)))
+def build(
+    width: int, height: int, device: str, bf16: bool, sizes: Mapping[str, Mapping[str, Any]] | None = None
+) -> Trainee:
+    """A nano, or one of other sizes, with random weights and its heads for frames of this size; router biases
+    stay in fp32.
+    """
+    model = M3(sized(nano_config(Tokenizer.from_folder(NANO)), sizes or {}))
     initialise(model)
     trainee = Trainee(model, height // CELL, width // CELL).to(device).train()
     if bf16:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pilotfish.agent.prompt import PRUNED_CLIP
-from pilotfish.model.training.loader import EpisodeBatches, Mix
+from pilotfish.model.training.loader import EpisodeBatches, Mix, Stream
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import read_shard
 from pilotfish.model.training.trainee import NANO
@@ -88,8 +87,13 @@ def test_corrections_get_their_share_of_the_draws(tmp_path: Path) -> None:
         episode.task = task
         write_shard(folder / "shard-0-0.bin", [episode])
     data = EpisodeBatches(ours, NANO, Mix(correction_share=0.25), 0, theirs)
-    draw = random.Random(1)
-    tasks = [data._episodes(draw)[0].task for _ in range(400)]
+    stream = Stream(data, 0)
+
+    def visit() -> str:
+        stream.visit, stream.shard = stream.visit + 1, ""
+        return stream._visit()[0].task
+
+    tasks = [visit() for _ in range(400)]
     assert 60 < tasks.count("corrected") < 140
     theirs.joinpath("shard-0-0.bin").unlink()
-    assert data._episodes(draw)[0].task == "own"
+    assert {visit() for _ in range(20)} == {"own"}

@@ -15,10 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pilotfish.model.training.journal import Journal
 from pilotfish.model.training.loader import collate
 from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.samples import SampleMaker
-from pilotfish.model.training.train import Journal, Settings, Trainer, parse_settings, schedule
+from pilotfish.model.training.settings import Settings, TrainingError, parse_settings
+from pilotfish.model.training.train import Trainer, schedule
 from pilotfish.model.training.trainee import NANO
 from pilotfish.tasks.episodes import shards as recorder_shards
 
@@ -110,7 +112,7 @@ def test_a_signal_ends_a_session_with_a_checkpoint(shard_folder: Path, tmp_path:
     command = [sys.executable, "-m", "pilotfish.model.training.train", *flags]
     command += ["--shards", str(shard_folder), "--out", str(tmp_path), "--seconds", "600"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not (tmp_path / "train.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
@@ -122,10 +124,12 @@ def test_a_signal_ends_a_session_with_a_checkpoint(shard_folder: Path, tmp_path:
 def test_a_loss_that_is_no_number_stops_before_anything_is_saved(tmp_path: Path) -> None:
     maker = SampleMaker(NANO, 0)
     journal = Journal(tmp_path / "train.jsonl", 25)
-    journal.add(
-        {"answer": torch.tensor(float("nan"))}, collate([maker.copies(1)], maker.tokenizer.eos_id), 0.0
-    )
-    with pytest.raises(FloatingPointError, match="before step 7 are"):
+    batch = collate([maker.copies(1)], maker.tokenizer.eos_id)
+    batch.origin = "of stream 3, sequences 1 to 9, made of shard-0-0.bin"
+    journal.add(6, {"answer": torch.tensor(1.0)}, batch, 0.0)
+    journal.add(7, {"answer": torch.tensor(float("nan")), "kl": torch.tensor(2.0)}, batch, 0.0)
+    said = r"step 7 is no number \(answer nan\); its batch is of stream 3, .*shard-0-0\.bin"
+    with pytest.raises(TrainingError, match=said):
         journal.write(7, 1.0, 0.1)
     assert not (tmp_path / "train.jsonl").exists()
 
@@ -139,5 +143,7 @@ def test_the_rate_warms_up_and_decays_to_zero() -> None:
 
 
 def test_flags_set_the_fields_of_the_same_name() -> None:
-    s = parse_settings(["--shards", "a", "--out", "b", "--muon-lr", "0.5", "--bf16", "false", "--steps", "3"])
+    words = ["--shards", "a", "--out", "b", "--muon-lr", "0.5", "--bf16", "false", "--steps", "3"]
+    s, go_on = parse_settings(words)
+    assert not go_on
     assert (s.shards, s.out, s.muon_lr, s.bf16, s.steps) == ("a", "b", 0.5, False, 3)

@@ -21,7 +21,7 @@ from pilotfish.model.training import train, trainee
 from pilotfish.model.training.loader import BUCKETS, collate, letter_cells, widget_cells
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, text_stream, unambiguous
+from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, unambiguous
 from pilotfish.model.training.shards import Episode, Widget, read_shard
 from pilotfish.tasks.episodes import shards as recorder_shards
 from pilotfish.tools.base import Screen, tool_schema
@@ -246,8 +246,7 @@ def test_matrices_and_the_rest_are_told_apart() -> None:
 
 
 def test_text_is_cut_in_equal_pieces(maker: SampleMaker) -> None:
-    stream = text_stream(maker.tokenizer, 64, 0)
-    assert [len(next(stream)) for _ in range(3)] == [64, 64, 64]
+    assert [len(maker.text(64).ids) for _ in range(3)] == [64, 64, 64]
 
 
 def test_every_part_of_the_loss_falls_and_reaches_its_parameters(
