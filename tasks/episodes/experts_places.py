@@ -231,13 +231,12 @@ async def click_menu_2(s: Screen) -> Steps:
     yield click(await s.target(item))
 
 
-@expert("click-pie", "click-pie-nodelay")
+@expert("click-pie", "click-pie-nodelay", remembers=True)
 async def click_pie(s: Screen) -> Steps:
     item = (
         f"pf.all('#divWheel text').find((e)=>pf.clean(e.textContent)==={json.dumps(quoted(s.utterance)[0])})"
     )
-    if not (await box_of(s, item))[2]:
-        yield click(await s.target("pf.all('#divWheel [id*=spreader]')[0]"))
+    yield click(await s.target("pf.all('#divWheel [id*=spreader]')[0]"))
     before: Box | None = None
     for _ in range(30):  # it unfolds by itself
         now = await box_of(s, item)

@@ -369,7 +369,7 @@
     same: (x, y) => !!marked && marked === (x === undefined ? document.activeElement : document.elementFromPoint(x, y)),
     lines: () => drawn,
     target, byText, all, clean, labels, settle, start, matches: [],
-    shown: (el) => { clips = new Map(); return rectsOf(el).length > 0; },
+    shown: (el) => { clips = new Map(); return !!el && rectsOf(el).length > 0; },
     seed: (n) => { state = n | 0; },
   };
 })();
