@@ -111,7 +111,9 @@ def picture_widget(terminal: Terminal) -> Widget:
         def get_line_filters(self) -> Sequence[LineFilter]:
             return ()
 
-    class Picture(modules.SixelImage):  # type: ignore[misc, name-defined]
+    drawing = modules.SixelImage._Renderable
+
+    class Picture(modules.SixelImage, Renderable=drawing):  # type: ignore[misc, name-defined]
         def compose(self) -> ComposeResult:
             yield Sixels(self.image, None)
 

@@ -5,18 +5,11 @@ the module `text` makes widgets that would read a `str` as markup.
 from __future__ import annotations
 
 import ast
-import fcntl
 import importlib
 import os
 import pkgutil
-import pty
 import re
-import select
-import struct
-import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 from textual.widget import Widget
@@ -25,6 +18,8 @@ from textual.widgets import Button, DataTable, Label, OptionList, Static
 import pilotfish.agent.tui
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui import fields, text
+
+from .ptys import written
 
 PACKAGE = Path(pilotfish.agent.tui.__file__).parent
 _READS_MARKUP = {
@@ -81,31 +76,10 @@ print("ENDED", flush=True)
 
 def _written(hostile: bool) -> str:
     """All that an application writes to its terminal."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 90, 0, 0))
     program = _APP.format(folder=str(Path(__file__).parent), hostile=hostile)
-    environ = {name: value for name, value in os.environ.items() if name not in ("TMUX", "STY", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        env=environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
+    return written(
+        [sys.executable, "-c", program], os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     )
-    os.close(follower)
-    got = b""
-    end = time.monotonic() + 120
-    while time.monotonic() < end and b"ENDED" not in got:
-        if select.select([leader], [], [], 1)[0]:
-            try:
-                got += os.read(leader, 1 << 16)
-            except OSError:
-                break
-    process.kill()
-    process.wait()
-    os.close(leader)
-    assert b"ENDED" in got, got[-2000:].decode("utf-8", "replace")
-    return got.decode("utf-8")
 
 
 def _controls(written: str) -> tuple[set[str], str]:
