@@ -113,7 +113,7 @@ def picture_widget(terminal: Terminal) -> Widget:
 
     drawing = modules.SixelImage._Renderable
 
-    class Picture(modules.SixelImage, Renderable=drawing):  # type: ignore[misc, name-defined]
+    class Picture(modules.SixelImage, Renderable=drawing):  # type: ignore[call-arg, misc, name-defined]
         def compose(self) -> ComposeResult:
             yield Sixels(self.image, None)
 
