@@ -24,6 +24,18 @@ class Terminal:
         options = ["set", "-g", "remain-on-exit", "on", ";", "set", "-g", "escape-time", "0", ";"]
         self._tmux("-f", "/dev/null", *options, "new-session", "-d", *size, "-c", str(cwd), line)
 
+    def again(self, command: Sequence[str]) -> None:
+        """Run another command in the same window, once the one before has ended."""
+        self._tmux("respawn-pane", f"exec {shlex.join(command)}")
+
+    def settle(self) -> None:
+        """Wait until the screen stands still, for longer than a new dialog heeds no key."""
+        before, since = self.text(), time.monotonic()
+        while time.monotonic() - since < 0.7:
+            time.sleep(0.1)
+            if (now := self.text()) != before:
+                before, since = now, time.monotonic()
+
     def type(self, *keys: str) -> None:
         """Press keys by tmux's names of them, such as `a`, `Enter`, `C-c`, `Down`."""
         self._tmux("send-keys", *keys)

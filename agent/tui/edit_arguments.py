@@ -15,6 +15,7 @@ from textual.widgets import Button
 from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.fields import PlainArea, label
+from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton
 from pilotfish.tools.base import ToolResult, validate
 from pilotfish.tools.registry import TOOLS, make_tools
@@ -66,12 +67,14 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
         event.stop()
         self.run_worker(self.run_action(event.button.id or "leave"))
 
+    @in_turn
     async def action_json(self) -> None:
         """Change between fields and JSON."""
         arguments = self._read()
         if arguments is not None:
             await self._show(arguments, whole=self._names is not None)
 
+    @in_turn
     def action_keep(self) -> None:
         """Return what stands in the fields, if the tool takes it."""
         arguments = self._read()

@@ -18,6 +18,7 @@ from pilotfish.agent.events import CallData
 from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.fields import PlainArea, PlainInput, label
+from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, plain, sentence
 
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
@@ -99,6 +100,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
         else:
             self.action_keep(event.button.id == "all")
 
+    @in_turn
     def action_keep(self, save: bool) -> None:
         """Return the rule, if it is one."""
         given: dict[str, Any] = {"verdict": VERDICTS[max(0, self.query_one(RadioSet).pressed_index)]}

@@ -19,6 +19,7 @@ from pilotfish.agent.control.spawn import StartError, start_supervised
 from pilotfish.agent.safetext import shortened, visible
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, sentence
 
 _EXAMPLE = "as miniwob/click-tab, or: Mend the failing test."
@@ -126,6 +127,7 @@ class StartDialog(ModalScreen[Path | None]):
         else:
             self.action_leave()
 
+    @in_turn
     def action_start(self) -> None:
         """Start it."""
         if self._starting is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingsMap, BindingType
+from textual.binding import BindingsMap
 from textual.containers import Vertical
 from textual.dom import DOMNode
 from textual.screen import ModalScreen
@@ -76,19 +76,17 @@ class TakeOver(ModalScreen[None]):
         text-wrap: nowrap; text-overflow: ellipsis; }
     TakeOver #note { height: 1; border: none; padding: 0 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(WAY_OUT, "way_out", "Hand back", priority=True, key_display="^]"),
-    ]
 
     def __init__(self, send: Send, frame: Frame | None = None, cursor: Point | None = None) -> None:
         """send: passes a request on to the run; what it raises is shown."""
         super().__init__()
         self._send = send
         self._first = (frame, cursor)
-        self._waiting: deque[wire.Input] = deque()
+        self._waiting: deque[wire.Input | wire.TakeOver] = deque()
         self._more = asyncio.Event()
         self._held: Literal["left", "middle", "right"] | None = None
         self._has_it = False
+        self._gives_back = False
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -120,7 +118,12 @@ class TakeOver(ModalScreen[None]):
     # What goes to the sandbox.
 
     def on_key(self, event: events.Key) -> None:
-        """Type it there."""
+        """Type it there, or begin to hand back."""
+        if event.key == WAY_OUT:  # no binding: one of priority would be heeded ahead of keys pressed before
+            event.stop()
+            event.prevent_default()
+            self._way_out()
+            return
         if self._writing:
             if event.key == "escape":
                 event.stop()
@@ -202,14 +205,15 @@ class TakeOver(ModalScreen[None]):
 
     def _put(self, what: wire.Input) -> None:
         """Queue an input; one that only carries on what waits last is put together with it."""
-        if not self._has_it:
+        if not self._has_it or self._gives_back:
             return
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and last.action == what.action:
+        if isinstance(last, wire.Input) and last.action == what.action:
             if what.action == "move":
                 self._waiting.pop()
             elif what.action == "text":
-                what = what.model_copy(update={"text": self._waiting.pop().text + what.text})
+                self._waiting.pop()
+                what = what.model_copy(update={"text": last.text + what.text})
             elif what.action == "scroll" and (last.x, last.y) == (what.x, what.y):
                 self._waiting.pop()
                 what = what.model_copy(update={"dx": last.dx + what.dx, "dy": last.dy + what.dy})
@@ -219,7 +223,7 @@ class TakeOver(ModalScreen[None]):
 
     # Taking and handing back.
 
-    def action_way_out(self) -> None:
+    def _way_out(self) -> None:
         """Write a note and hand back; a second time, type the key itself."""
         if self._writing:
             self._write_note(False)
@@ -228,46 +232,45 @@ class TakeOver(ModalScreen[None]):
             self._write_note(True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Hand back with this note."""
+        """Hand back with this note, behind what was done before."""
         event.stop()
-        self.run_worker(self._hand_back(event.value))
+        if not self._gives_back:
+            self._gives_back = True
+            self._waiting.append(wire.TakeOver(on=False, note=event.value))
+            self._more.set()
 
     def _write_note(self, on: bool) -> None:
         note = self.query_one("#note", PlainInput)
         note.display = on
-        if on:
-            note.focus()
-        else:
-            self.set_focus(None)
+        self.set_focus(note if on else None)  # at once: what is typed next belongs there
 
     async def _take(self) -> None:
         try:
             await self._send(wire.TakeOver(on=True))
+            self._has_it = True
+            self._say("Mouse and keyboard are yours. Ctrl+] hands them back.")
+            while True:
+                await self._more.wait()
+                self._more.clear()
+                while self._waiting:
+                    what = self._waiting.popleft()
+                    if isinstance(what, wire.TakeOver):
+                        await self._send(what)
+                        self._leave("")
+                        return
+                    await self._do(what)
         except Exception as error:
             self._leave(sentence(error))
-            return
-        self._has_it = True
-        self._say("Mouse and keyboard are yours. Ctrl+] hands them back.")
-        while True:
-            await self._more.wait()
-            self._more.clear()
-            while self._waiting:
-                try:
-                    await self._send(self._waiting.popleft())
-                except Exception as error:
-                    self._say(f"{sentence(error)} Ctrl+] hands back.")
 
-    async def _hand_back(self, note: str) -> None:
+    async def _do(self, what: wire.Input) -> None:
         try:
-            if self._has_it:
-                await self._send(wire.TakeOver(on=False, note=note))
+            await self._send(what)
         except Exception as error:
-            self._leave(sentence(error))
-            return
-        self.dismiss(None)
+            self._say(f"{sentence(error)} Ctrl+] hands back.")
 
     def _leave(self, words: str) -> None:
-        notify(self.app, words, severity="error")
+        if words:
+            notify(self.app, words, severity="error")
         self.dismiss(None)
 
     def _say(self, words: str) -> None:
