@@ -1,4 +1,4 @@
-"""Keys in the order in which they were pressed: Textual heeds a binding of priority ahead of text before it."""
+"""Keys in the order in which they were pressed: Textual heeds a binding of priority ahead of earlier text."""
 
 from __future__ import annotations
 
