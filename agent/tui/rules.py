@@ -40,6 +40,7 @@ _STYLE = """
 {0} PlainArea {{ height: auto; min-height: 3; max-height: 12; border: none; padding: 0 1; }}
 {0} PlainArea {{ background: $boost; }}
 {0} RadioSet {{ layout: horizontal; border: none; padding: 0; height: 1; width: auto; }}
+{0} RadioSet:focus, {0} PlainOptions:focus {{ border: none; padding: 0; }}
 {0} RadioButton {{ width: auto; margin: 0 2 0 0; }}
 {0} .said {{ height: auto; max-height: 5; }}
 {0} .error {{ color: $text-error; height: auto; max-height: 4; }}

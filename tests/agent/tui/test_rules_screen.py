@@ -119,4 +119,5 @@ async def test_pictures(size: tuple[int, int]) -> None:
         assert_picture(app, "rules")
         await pilot.press("e")
         await pilot.pause()
+        assert all(verdict in shown_text(app) for verdict in ("allow", "ask", "deny"))
         assert_picture(app, "rule-form")
