@@ -16,6 +16,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
+from textual.worker import WorkerFailed
 
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.tui.link import Change, Link
@@ -119,6 +120,10 @@ class Interface(App[None]):
         except (RuleFileError, SettingsError) as error:
             notify(self, sentence(error), severity="error")
 
+    def _fatal_error(self) -> None:
+        """End after a fault of the interface; who has started it tells of it, with no text of a run in it."""
+        self._close_messages_no_wait()
+
     async def on_unmount(self) -> None:
         """Leave the runs to themselves."""
         for link in self.links.values():
@@ -136,8 +141,9 @@ def play(record_dir: Path, run: Path | None = None) -> None:
     app = Interface(record_dir, run=run, terminal=find_out())
     with contextlib.suppress(asyncio.CancelledError):
         app.run()
-    if app.return_code:
-        raise SystemExit(app.return_code)
+    fault = app._exception
+    if fault is not None:
+        raise fault.error if isinstance(fault, WorkerFailed) else fault
 
 
 def _restore_terminal() -> None:

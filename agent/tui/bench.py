@@ -7,6 +7,7 @@ speed, and idle with five runs that are being played.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -19,15 +20,18 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pilotfish.agent import events as log
+from pilotfish.agent.control.client import ControlError, RunClient
+from pilotfish.agent.control.spawn import start_supervised
+from pilotfish.agent.control.wire import Control, Stop
 from pilotfish.agent.events import EVENTS
 from pilotfish.agent.stats import percentile
 from pilotfish.model.protocol import Usage
 
-STEPS, LINES = 5_000, 35_000
+STEPS, LINES, LIVE = 5_000, 35_000, 5
 KEYS = {
     "up": "\x1b[A",
     "down": "\x1b[B",
@@ -36,17 +40,26 @@ KEYS = {
     "home": "\x1b[H",
     "end": "\x1b[F",
 }
+_CALM_S = 0.3
+"""Seconds at most to wait for calm before a key."""
 _CODES = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-~])"
 )
 
 
 class Terminal:
-    """A command on a pseudo-terminal, which is read as it writes."""
+    """A command on a pseudo-terminal, which is read as it writes. on: one that another command has left."""
 
-    def __init__(self, words: list[str], columns: int = 80, rows: int = 24) -> None:
-        self.leader, follower = pty.openpty()
-        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+    def __init__(
+        self, words: list[str], columns: int = 80, rows: int = 24, on: Terminal | None = None
+    ) -> None:
+        if on is None:
+            self.leader, follower = pty.openpty()
+            self.name = os.ttyname(follower)
+            fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        else:
+            self.leader, self.name = on.leader, on.name
+            follower = os.open(self.name, os.O_RDWR | os.O_NOCTTY)
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "NO_COLOR")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pilotfish.agent.entry", *words],
@@ -57,22 +70,31 @@ class Terminal:
             env=environment | {"TERM": "xterm-256color"},
         )
         os.close(follower)
-        self._text = ""
+        self.raw = b""
+        """All that it has written."""
+        self._from = 0
+
+    @property
+    def text(self) -> str:
+        """What it has written since the last key, without its codes."""
+        return _CODES.sub(b"", self.raw[self._from :]).decode("utf-8", "replace")
 
     def press(self, keys: str) -> None:
         """Send keys; what was shown before them is forgotten."""
-        self._read(0)
-        self._text = ""
+        end = time.perf_counter() + _CALM_S
+        while time.perf_counter() < end and self._read(_CALM_S / 10):
+            pass  # what earlier keys have shown
+        self._from = len(self.raw)
         os.write(self.leader, keys.encode())
 
     def wait(self, pattern: str, seconds: float = 60) -> float:
         """Read until something is shown; returns the seconds that took. Raises TimeoutError."""
         began = time.perf_counter()
         expected = re.compile(pattern)
-        while not expected.search(self._text):
+        while not expected.search(self.text):
             left = began + seconds - time.perf_counter()
             if left <= 0 or not self._read(left):
-                raise TimeoutError(f"{pattern!r} was not shown within {seconds:g} s: {self._text[-500:]!r}")
+                raise TimeoutError(f"{pattern!r} was not shown within {seconds:g} s: {self.text[-500:]!r}")
         return time.perf_counter() - began
 
     def rest(self, seconds: float) -> None:
@@ -80,7 +102,13 @@ class Terminal:
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             self._read(left)
-        self._text = ""
+        self._from = len(self.raw)
+
+    def wait_for_end(self, seconds: float = 30) -> None:
+        """Read until the command has ended."""
+        end = time.perf_counter() + seconds
+        while self.process.poll() is None and time.perf_counter() < end:
+            self._read(0.1)
 
     def seconds_used(self) -> float:
         """Processor time of the command so far."""
@@ -103,7 +131,7 @@ class Terminal:
             data = os.read(self.leader, 1 << 16)
         except OSError:
             return False
-        self._text += _CODES.sub(b"", data).decode("utf-8", "replace")
+        self.raw += data
         return bool(data)
 
 
@@ -191,18 +219,57 @@ def idle_share(terminal: Terminal, seconds: float = 20) -> float:
     return (terminal.seconds_used() - before) / seconds
 
 
+def busy_times(terminal: Terminal, rounds: int) -> list[float]:
+    """Seconds from a key of the list to the row that it goes to, while much else is shown."""
+    terminal.press(KEYS["home"])
+    terminal.wait("row 1 of")
+    times = []
+    for _ in range(rounds):
+        for name, row in (("down", 2), ("up", 1)):
+            terminal.press(KEYS[name])
+            times.append(terminal.wait(f"row {row} of"))
+    return times
+
+
+def _start(runs: Path, *words: str) -> Path:
+    return asyncio.run(start_supervised(["run", *words], runs))
+
+
+def _stop(folders: Iterable[Path]) -> None:
+    async def stop(folder: Path) -> None:
+        with contextlib.suppress(ControlError):
+            client = await RunClient.connect(folder)
+            await client.ask(Control(take=True, force=True))
+            await client.ask(Stop())
+            await client.close()
+
+    for folder in folders:
+        asyncio.run(stop(folder))
+
+
 def main() -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="pilotfish-bench-") as place:
-        runs = Path(place)
-        folder = large_run(runs / "20260101-000000-large0")
-        with on_terminal("attach", str(folder)) as terminal:
+    with tempfile.TemporaryDirectory(prefix="pilotfish-bench-", ignore_cleanup_errors=True) as place:
+        large = large_run(Path(place) / "large" / "20260101-000000-large0")
+        with on_terminal("attach", str(large)) as terminal:
             took = terminal.wait(rf"row {STEPS + 2:,} of", 120)
             print(f"opened with {STEPS:,} steps after {took:.1f} s", flush=True)
             terminal.rest(1)
             _tell(f"the list with {STEPS:,} steps", key_times(terminal, 12))
             _tell(f"a result of {LINES:,} lines", result_times(terminal, 12))
             print(f"idle with it: {100 * idle_share(terminal):.1f} % of a processor", flush=True)
+        runs = Path(place) / "runs"
+        writing = _start(runs, "--instruction", "Write a long text.", "--model", "nano")
+        with on_terminal("attach", str(writing)) as terminal:
+            terminal.wait(r"row \d+ of")
+            terminal.rest(1)
+            _tell("beside a run that writes as fast as nano can", busy_times(terminal, 40))
+        words = ("web/sign-in", "--model", "solution", "--default-verdict", "ask")
+        waiting = [_start(runs, *words) for _ in range(LIVE)]
+        with on_terminal("tui", "--record-dir", str(runs)) as terminal:
+            terminal.wait(f"{LIVE} now|{LIVE + 1} now")
+            print(f"idle at home, {LIVE} runs: {100 * idle_share(terminal):.1f} % of a processor", flush=True)
+        _stop([writing, *waiting])
 
 
 if __name__ == "__main__":

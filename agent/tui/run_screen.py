@@ -212,7 +212,7 @@ class RunScreen(Looking, Steering, Searching):
         elif self._shown != (row, row.version):
             is_same = self._shown is not None and self._shown[0] is row
             self._shown = (row, row.version)
-            view.show(list(parts(row)), keep_place=is_same)
+            view.show(list(parts(row)), keep_place=is_same, key=self._shown)
 
     def _now_parts(self) -> list[Part]:
         """What is not in the log yet."""

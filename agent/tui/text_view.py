@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -15,6 +15,9 @@ from textual.strip import Strip
 from pilotfish.agent.tui.document import LARGE, Document
 from pilotfish.agent.tui.window import Window
 from pilotfish.agent.tui.words import Part
+
+_KEPT = 4
+"""Large texts that are kept prepared."""
 
 
 class TextView(Window):
@@ -54,6 +57,7 @@ class TextView(Window):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._document = Document()
+        self._kept: dict[Hashable, Document] = {}
         self._shown = 0  # how often another text was asked for
 
     @property
@@ -61,14 +65,19 @@ class TextView(Window):
         """What is shown."""
         return self._document
 
-    def show(self, parts: Sequence[Part], *, keep_place: bool = False) -> None:
-        """Show a text in place of the one before. keep_place: it is the same one, and has grown."""
+    def show(self, parts: Sequence[Part], *, keep_place: bool = False, key: Hashable = None) -> None:
+        """Show a text in place of the one before.
+
+        keep_place: it is the same one, and has grown. key: of a text that does not change; a large one is
+        kept for a while under it.
+        """
         self._shown += 1
-        size = sum(len(part.text) for part in parts)
-        if size < LARGE:
+        if key is not None and key in self._kept:
+            self._put(self._kept[key], keep_place)
+        elif sum(len(part.text) for part in parts) < LARGE:
             self._put(Document.of(parts), keep_place)
         else:
-            self.run_worker(self._prepare(self._shown, lambda: Document.of(parts), keep_place))
+            self.run_worker(self._prepare(self._shown, lambda: Document.of(parts), keep_place, key))
 
     def next_found(self, forward: bool = True) -> bool:
         """Scroll to the next line that has the words of `found`; whether there is one."""
@@ -127,7 +136,9 @@ class TextView(Window):
             done = end
         return [*segments, Segment(piece[done:], style)]
 
-    async def _prepare(self, shown: int, make: Callable[[], Document], keep_place: bool) -> None:
+    async def _prepare(
+        self, shown: int, make: Callable[[], Document], keep_place: bool, key: Hashable = None
+    ) -> None:
         """Cut and wrap a large text in a thread."""
         room = self.room
 
@@ -137,6 +148,10 @@ class TextView(Window):
             return document
 
         document = await asyncio.to_thread(work)
+        if key is not None:
+            self._kept[key] = document
+            while len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
         if shown == self._shown:
             self._put(document, keep_place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,20 @@ async def _help(app: Interface, pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: "What this is" in shown(app))
 
 
+async def _settled(pilot: Pilot[Any], app: Interface, name: str) -> None:
+    """Compare once the picture stands still: frames are drawn in threads, which may take a while."""
+    if os.environ.get("PILOTFISH_KEEP_PICTURES"):
+        await pilot.pause(1.5)
+    end = time.monotonic() + 15
+    while True:
+        try:
+            return assert_picture(app, name)
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            await pilot.pause(0.2)
+
+
 SCENES = (_home, _start, _stop, _run, _details, _screen, _plan, _changes, _search, _help)
 
 
@@ -121,8 +136,7 @@ async def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: t
     async with app.run_test(size=size) as pilot:
         for scene in SCENES:
             await scene(app, pilot)
-            await pilot.pause()
-            assert_picture(app, f"tui{scene.__name__.replace('_', '-')}")
+            await _settled(pilot, app, f"tui{scene.__name__.replace('_', '-')}")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -140,4 +154,4 @@ async def test_picture_in_the_light(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f2")
         await _run(app, pilot)
-        assert_picture(app, "tui-light")
+        await _settled(pilot, app, "tui-light")
