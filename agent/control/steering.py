@@ -298,7 +298,11 @@ class Steering:
     async def step_back(self, step: int) -> str:
         """Go back to before a step, and hold there."""
         self._not_over()
-        return await self.reach.step_back(step)
+        self.change(note=f"stepping back to before step {step}")
+        try:
+            return await self.reach.step_back(step)
+        finally:
+            self.change(note="")
 
     def went_back(self, note: str) -> None:
         """The run is before the step again; it holds if a person wanted it there."""

@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.content import Content
-from textual.widgets import Input, TextArea
+from textual.widgets import Checkbox, Input, RadioButton, TextArea
 
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.text import plain
@@ -92,3 +92,25 @@ class PlainArea(TextArea):
 def label(text: str, note: str = "") -> Content:
     """What stands above a field."""
     return Content.assemble(plain(text, "bold", one_line=True), *([plain(f"  {note}")] if note else []))
+
+
+class Tick(Checkbox):
+    """A box whose sign tells its state, where there is no colour too."""
+
+    BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
+
+    def render(self) -> Content:
+        """The sign and the label."""
+        self.BUTTON_INNER = "x" if self.value else " "
+        return super().render()
+
+
+class Choice(RadioButton):
+    """One of several, likewise."""
+
+    BUTTON_LEFT, BUTTON_RIGHT = "(", ")"
+
+    def render(self) -> Content:
+        """The sign and the label."""
+        self.BUTTON_INNER = "o" if self.value else " "
+        return super().render()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -163,7 +164,12 @@ class Home(Screen[None]):
     def action_open(self) -> None:
         """Open the run under the cursor."""
         if (run := self.query_one(RunList).chosen) is not None:
-            self.app.push_screen(RunScreen(run.folder))
+            self._open(run.folder)
+
+    def _open(self, folder: Path) -> None:
+        self.app.clear_notifications()  # that it waits, for one
+        # Named as it is in the list, so that both screens share a connection.
+        self.app.push_screen(RunScreen(self.interface.record_dir / folder.name))
 
     def action_new(self) -> None:
         """Start a task, and open its run."""
@@ -178,7 +184,7 @@ class Home(Screen[None]):
         folder = await self.app.push_screen_wait(StartDialog(settings))
         if folder is not None:
             self.look()
-            self.app.push_screen(RunScreen(folder))
+            self._open(folder)
 
     def action_resume(self) -> None:
         """Go on with the run under the cursor."""
@@ -193,7 +199,7 @@ class Home(Screen[None]):
             notify(self, sentence(error), severity="error")
         else:
             self.look()
-            self.app.push_screen(RunScreen(run.folder))
+            self._open(run.folder)
 
     def action_page(self) -> None:
         """Write the page that replays it."""

@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Button, OptionList, RadioButton, RadioSet
+from textual.widgets import Button, OptionList, RadioSet
 
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
-from pilotfish.agent.tui.fields import PlainArea, PlainInput, label
+from pilotfish.agent.tui.fields import Choice, PlainArea, PlainInput, label
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, plain, sentence
 
@@ -41,7 +41,7 @@ _STYLE = """
 {0} PlainArea {{ background: $boost; }}
 {0} RadioSet {{ layout: horizontal; border: none; padding: 0; height: 1; width: auto; }}
 {0} RadioSet:focus, {0} PlainOptions:focus {{ border: none; padding: 0; }}
-{0} RadioButton {{ width: auto; margin: 0 2 0 0; }}
+{0} Choice {{ width: auto; margin: 0 2 0 0; }}
 {0} .said {{ height: auto; max-height: 5; }}
 {0} .error {{ color: $text-error; height: auto; max-height: 4; }}
 {0} Horizontal {{ height: 1; }}
@@ -76,7 +76,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
             with VerticalScroll():
                 with RadioSet():
                     for verdict in VERDICTS:
-                        yield RadioButton(plain(verdict), value=verdict == self._rule.get("verdict", "allow"))
+                        yield Choice(plain(verdict), value=verdict == self._rule.get("verdict", "allow"))
                 for name in PATTERNS:
                     value = self._rule.get(name)
                     yield Plain(label(name, _NOTES.get(name, "a pattern; empty is any")))

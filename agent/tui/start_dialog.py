@@ -12,13 +12,13 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Button, Checkbox, Footer
+from textual.widgets import Button, Footer
 from textual.worker import Worker
 
 from pilotfish.agent.control.spawn import StartError, start_supervised
 from pilotfish.agent.safetext import shortened, visible
 from pilotfish.agent.settings import Settings
-from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.fields import PlainInput, Tick
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, sentence
 
@@ -96,10 +96,10 @@ class StartDialog(ModalScreen[Path | None]):
             yield Plain(id="hint", classes="hint")
             yield Plain("For an instruction: the folder to work in; empty is a fresh one", classes="label")
             yield PlainInput(id="workspace", suggester=Folders(), compact=True)
-            yield Checkbox("a desktop to work on", id="desktop", compact=True)
+            yield Tick("a desktop to work on", id="desktop", compact=True)
             yield Plain("Model: nano, a checkpoint's folder, openai:URL#NAME, solution", classes="label")
             yield PlainInput(self._settings.model, id="model", suggester=Folders(), compact=True)
-            yield Checkbox("ask me before each call", ask, id="ask", compact=True)
+            yield Tick("ask me before each call", ask, id="ask", compact=True)
             yield Plain(id="error")
             with Horizontal(classes="buttons"):
                 yield PlainButton("Start (^s)", id="start", variant="success", compact=True)
@@ -162,9 +162,9 @@ class StartDialog(ModalScreen[Path | None]):
         else:
             words += ["--instruction", what]
             words += ["--workspace", str(Path(workspace).expanduser())] if workspace else []
-            words += ["--desktop"] if self.query_one("#desktop", Checkbox).value else []
+            words += ["--desktop"] if self.query_one("#desktop", Tick).value else []
         words += ["--model", model] if model else []
-        if self.query_one("#ask", Checkbox).value:
+        if self.query_one("#ask", Tick).value:
             words += ["--default-verdict", "ask"]
         elif self._settings.default_verdict == "ask":
             words += ["--default-verdict", "allow"]
