@@ -115,7 +115,8 @@ class Soak:
                 await self._one()
                 if progress and (number + 1) % 250 == 0:
                     rate = (number + 1) / (time.monotonic() - began_s)
-                    print(f"{number + 1} of {requests}, {rate:.1f} a second", file=sys.stderr, flush=True)
+                    so_far = f"{rate:.1f} a second, {len(self.faults)} faults, {count(self.engine)}"
+                    print(f"{number + 1} of {requests}, {so_far}", file=sys.stderr, flush=True)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):

@@ -64,6 +64,11 @@ def test_a_million_tokens_are_read_followed_and_loaded(asked: Spec, monkeypatch:
     assert [row.most_s for row in rows] == [10.0, 0.3, None, rows[0].ours.seconds / 10]
 
 
+def without_warning(said: str) -> str:
+    """What stood on standard error beside the warning of a machine that others use, as tests do."""
+    return "".join(line for line in said.splitlines(True) if not line.startswith("This machine is busy"))
+
+
 def test_json_is_all_that_is_printed(
     tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +78,7 @@ def test_json_is_all_that_is_printed(
     assert bench.main(asked) == 0
     printed = capfd.readouterr()
     report = json.loads(printed.out)
-    assert printed.err == ""
+    assert without_warning(printed.err) == ""
     assert report["complete"] is True
     assert report["parameters"] > 0
     (row,) = report["rows"]
@@ -123,7 +128,7 @@ def test_bad_arguments_are_sentences(capsys: pytest.CaptureFixture[str], tmp_pat
         (str(tmp_path), "holds no config.json"),
     ):
         assert bench.main(["--alone", "--model", model]) == 1
-        error = capsys.readouterr().err
+        error = without_warning(capsys.readouterr().err)
         assert words in error
         assert error.count("\n") == 1
 
@@ -164,7 +169,7 @@ def test_ctrl_c_keeps_what_was_measured(tiny_folder: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         out, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors == "Stopped; what was measured until then is above.\n"
+    assert without_warning(errors) == "Stopped; what was measured until then is above.\n"
     report = json.loads(out)
     assert report["complete"] is False
     assert [row["job"] for row in report["rows"]] == ["decode"]
