@@ -46,7 +46,7 @@ class Approval:
         if judgement.verdict == "allow":
             return Approved(call)
         if judgement.verdict == "deny":
-            raise Denied(f"The call of {call.name} is denied by the user's rules; {ANOTHER_WAY}")
+            raise self._denied(call)
         nobody = Denied(
             f"The call of {call.name} needs a person's approval and nobody is there; {ANOTHER_WAY}"
         )
@@ -80,11 +80,17 @@ class Approval:
         runs = ToolCall(
             call.id, shown.name, shown.arguments if answer.arguments is None else answer.arguments
         )
+        # A deny may have come while it waited, by a new rule or by a link that leads elsewhere now.
+        if self._policy.judge(runs, self._files).verdict == "deny":
+            raise self._denied(runs)
         if answer.verdict == "task":
             rule = rule_like(runs)
             self._policy.add(rule)
             self._events.append(log.RuleAdded(rule=rule.model_dump(exclude_defaults=True)))
         return Approved(runs, "" if answer.arguments is None else changed_note(runs))
+
+    def _denied(self, call: ToolCall) -> Denied:
+        return Denied(f"The call of {call.name} is denied by the user's rules; {ANOTHER_WAY}")
 
     def _refuses(self, call: log.CallData, arguments: dict[str, object], check: Check) -> str | None:
         if (wrong := check(arguments)) is not None:

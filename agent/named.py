@@ -8,9 +8,11 @@ globs, `cd`, programs); the sandbox's walls and its list of hosts are what holds
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import posixpath
 import re
 import shlex
+import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -27,15 +29,21 @@ _PATHS = ("path", "to", "files", "paths", "folder", "file")
 """Arguments that are paths in the workspace, in whatever tool."""
 _LINES = ("command", "input")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[/\\]{2,}([^\s'\"<>|;)`]*)")
+_WEB = re.compile(r"(?:view-source:)*(?:https?|wss?|ftp):[/\\]*", re.IGNORECASE)
+_FILE = re.compile(r"(?:view-source:|filesystem:)*file:", re.IGNORECASE)
+_DEVICE = re.compile(r"/dev/(?:tcp|udp)/([^/\s'\"]+)/")
 _AT_HOST = re.compile(r"(?<![\w.-])[\w.-]+@(\[[0-9A-Fa-f:.]+\]|[\w.-]+)")
 _CLIENTS = re.compile(
     r"\b(?:curl|wget2?|aria2c|https?|xh|ssh|scp|sftp|rsync|ftp|nc|ncat|netcat|socat|telnet|ping6?|dig|nslookup|host"
     r"|whois|nmap|openssl|mosh|git)\b"
 )
 _HOST = re.compile(
-    r"(?:[\w-]+\.)+[\w-]+\.?|localhost|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*"
+    r"(?:[\w-]+\.)+[\w-]+\.?|localhost|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*",
+    re.IGNORECASE,
 )
 
+_NUMBERS = re.compile(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}")
+_MOST_IN_A_ROW = 40
 _MOST_LINKS = 2_000
 """Words of a line beyond which they are taken as written: following links takes time."""
 
@@ -57,8 +65,8 @@ def paths_of(name: str, arguments: Mapping[str, Any], files: Files | None) -> li
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str) and one:
                 found.append(_forms(one, files))
-    if isinstance(url := arguments.get("url"), str) and (match := re.match(r"(?:view-source:)?file:/*", url)):
-        found.append(_forms("/" + unquote(url[match.end() :]), files))
+    if isinstance(url := arguments.get("url"), str):
+        found += [_forms(path, files) for path in _files_in_address(url)]
     return found
 
 
@@ -81,7 +89,7 @@ def hosts_in(line: str) -> list[Forms]:
     asks hosts.
     """
     found = [_forms_of_host(match.group(1)) for match in _URL.finditer(line)]
-    found += [_one_form(match.group(1)) for match in _AT_HOST.finditer(line)]
+    found += [_one_form(match.group(1)) for how in (_AT_HOST, _DEVICE) for match in how.finditer(line)]
     if _CLIENTS.search(line):
         for word in _words(line):
             if (match := _HOST.match(word)) and not _URL.match(word):
@@ -90,13 +98,33 @@ def hosts_in(line: str) -> list[Forms]:
 
 
 def _in_address(url: str) -> list[Forms]:
-    if (match := _URL.search(url)) is not None:
+    url = url.strip()
+    if (match := _WEB.match(url)) is not None:  # the slashes may be missing
+        forms = _forms_of_host(url[match.end() :])
+    elif (match := _URL.search(url)) is not None:
         forms = _forms_of_host(match.group(1))
     elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(?!\d)", url):
         return []  # about:blank, data: and the like reach nobody
     else:
         forms = _forms_of_host(url.lstrip("/\\"))
     return [forms] if forms else []
+
+
+def _files_in_address(url: str) -> Iterator[str]:
+    """The file that an address of the browser leads to, in the ways that it may be read."""
+    url = url.strip()
+    if url.startswith("/"):
+        yield url
+        return
+    if (match := _FILE.match(url)) is None:
+        return
+    rest = url[match.end() :].replace("\\", "/")
+    path = "/" + rest.lstrip("/")
+    if (host := re.match(r"//[^/]+(?=/)", rest)) is not None:
+        path = rest[host.end() :]
+    yield unquote(path)
+    if (bare := re.split("[?#]", path)[0]) != path:
+        yield unquote(bare)
 
 
 def _forms_of_host(rest: str) -> Forms:
@@ -114,7 +142,22 @@ def _one_form(host: str) -> Forms:
     forms = {host}
     with contextlib.suppress(UnicodeError):
         forms.add(host.encode("idna").decode("ascii"))
+    with contextlib.suppress(UnicodeError):
+        forms.add(host.encode("ascii").decode("idna"))
+    forms |= _addresses(host)
     return frozenset(form for form in forms if form)
+
+
+def _addresses(host: str) -> set[str]:
+    """An address in numbers as it is usually written: 127.1 is 127.0.0.1."""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.IPv6Address(host)
+        mapped = address.ipv4_mapped
+        return {str(address)} | ({str(mapped)} if mapped else set())
+    with contextlib.suppress(OSError):
+        if _NUMBERS.fullmatch(host):
+            return {socket.inet_ntoa(socket.inet_aton(host))}
+    return set()
 
 
 _DOTS = {ord(mark): "." for mark in "\u3002\uff0e\uff61"}
@@ -148,7 +191,20 @@ def _forms(path: str, files: Files | None) -> Forms:
     if files is not None:
         with contextlib.suppress(SandboxPathError, OSError, ValueError):
             forms.add(_below(str(files.resolve(path)), roots))
+        with contextlib.suppress(OSError, ValueError):
+            forms.add(_below(_through_links(posixpath.join(inner, path), files), roots))
     return frozenset(forms)
+
+
+def _through_links(path: str, files: Files) -> str:
+    """Where links lead, `..` behind them as well, also to what writing would make there."""
+    inner, root = str(INNER_WORKSPACE), str(files.root)
+    for _ in range(_MOST_IN_A_ROW):
+        here = f"{root}{path[len(inner) :]}" if path == inner or path.startswith(f"{inner}/") else path
+        path = posixpath.realpath(here) if here == root or here.startswith(f"{root}/") else here
+        if not path.startswith(f"{inner}/"):
+            break
+    return path
 
 
 def _below(path: str, roots: list[str]) -> str:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from pilotfish.agent.events import CallData
 
@@ -38,7 +38,8 @@ def call_digest(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    # Else a number that JSON has not would become null on its way.
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
 
 # From the run.
@@ -189,6 +190,12 @@ class Decide(_Request):
     digest: str = ""
     reason: str = ""
     arguments: dict[str, Any] | None = None
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_json(cls, arguments: dict[str, Any] | None) -> dict[str, Any] | None:
+        json.dumps(arguments, allow_nan=False)
+        return arguments
 
 
 class Pause(_Request):

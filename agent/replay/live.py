@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pilotfish.agent import events as log
 from pilotfish.agent.replay.following import Following
 from pilotfish.agent.replay.frames import frame_bytes
-from pilotfish.agent.replay.page import shell
+from pilotfish.agent.replay.page import as_json, shell
 from pilotfish.model.serving.run import serve_app
 
 LOOK_S = 0.2
@@ -98,7 +98,7 @@ class LivePage:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), WAIT_S)
         async with self._lock:
-            text = await asyncio.to_thread(lambda: json.dumps(self._following.changes(since)))
+            text = await asyncio.to_thread(lambda: as_json(self._following.changes(since)))
         return Response(text, media_type="application/json")
 
     async def _frame(self, request: Request) -> Response:

@@ -95,7 +95,23 @@ def shell(boot: dict[str, Any], *, connects: bool = False) -> tuple[str, str, st
 
 def as_script(data: Any) -> str:
     """Data as JSON that no HTML in it can break out of."""
-    return json.dumps(data).replace("<", "\\u003c")
+    return as_json(data).replace("<", "\\u003c")
+
+
+def as_json(data: Any) -> str:
+    """Data as JSON that a browser reads; it knows no NaN and no infinity, which are null there."""
+    try:
+        return json.dumps(data, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(data), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run_data(run: log.RunLog) -> dict[str, Any]:

@@ -130,12 +130,14 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
 
     def _parsed(self, text: str, name: str) -> tuple[Any] | None:
         try:
-            return (json.loads(text),)
+            value = json.loads(text)
+            json.dumps(value, allow_nan=False)
+            return (value,)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             self._say(f"{name} is not JSON at {where} ({error.msg}); mend it or go back.")
         except (ValueError, RecursionError):
-            self._say(f"{name} holds a number or a nesting that is too long for JSON; shorten it.")
+            self._say(f"{name} holds a number or a nesting that is too much for JSON; write another.")
         return None
 
     def _say(self, sentence: str) -> None:

@@ -10,12 +10,13 @@ import pty
 import random
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotfish.agent.approval import Approval
 from pilotfish.agent.asking import ask_on_terminal
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.server import MAX_REQUEST, serving
@@ -36,9 +37,12 @@ from pilotfish.agent.control.wire import (
     Tell,
     call_digest,
 )
-from pilotfish.agent.events import CallData
+from pilotfish.agent.events import CallData, EventLog
+from pilotfish.agent.limits import Denied
 from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.settings import load_settings
+from pilotfish.model.protocol import ToolCall
+from pilotfish.sandbox import Files
 
 CALL = CallData(id="c", name="shell", arguments={"command": "ls"})
 
@@ -184,6 +188,7 @@ HOSTILE = [
     b'{"type": "rm"}\n',
     b'{"type": "pause", "id": "one"}\n',
     b'{"type": "decide", "id": 1e400}\n',
+    b'{"type": "decide", "question": 1, "verdict": "once", "arguments": {"a": [NaN, 1e999]}}\n',
     b'{"type": "tell", "text": "\xff\xfe"}\n',
     b'{"type": "tell", "id": 7, "text": {"a": 1}}\n',
     b"\0" * 1000 + b"\n",
@@ -310,6 +315,31 @@ async def test_a_question_is_the_terminals_and_every_clients(tmp_path: Path) -> 
         assert await asked == Answer("task")
         await client.close()
     assert [one.question for one in shown] == [1, 2]
+
+
+async def test_a_deny_that_comes_while_a_call_waits_counts(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    policy = Policy([Rule(verdict="deny", path="secret")], default="ask")
+    steering = Steering(policy=policy, supervised=True)
+    call = ToolCall("c", "shell", {"command": "cat a"})
+
+    async def decided(change: Callable[[], object]) -> None:
+        approval = Approval(policy, steering, events, Files(tmp_path))
+        deciding = asyncio.ensure_future(approval.decide(call, 1, lambda _: None, lambda: ("", None)))
+        async with asyncio.timeout(20):
+            while not steering.questions:  # noqa: ASYNC110 - nothing signals it here
+                await asyncio.sleep(0.01)
+        change()
+        digest = call_digest("shell", call.arguments)
+        steering.decide(Decide(question=steering.questions[0].question, verdict="task", digest=digest))
+        with pytest.raises(Denied, match="denied by the user's rules"):
+            await deciding
+
+    with EventLog(tmp_path) as events:
+        await decided(lambda: ((tmp_path / "a").unlink(), (tmp_path / "a").symlink_to("secret")))
+        (tmp_path / "a").unlink()
+        await decided(lambda: policy.add(Rule(verdict="deny", command="cat *")))
+    assert {rule.verdict for rule in policy.rules} == {"deny"}
 
 
 @pytest.mark.parametrize(
