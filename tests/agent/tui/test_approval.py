@@ -265,7 +265,10 @@ async def test_the_form_says_what_the_tool_would_not_take() -> None:
         assert "not an object" in str(form.query_one(".error", Plain).content)
         whole.text = "[" * 100_000
         await pilot.press("ctrl+s")
-        assert "shorten" in str(form.query_one(".error", Plain).content)
+        assert "too much for JSON" in str(form.query_one(".error", Plain).content)
+        whole.text = '{"timeout": [NaN, 1e999]}'
+        await pilot.press("ctrl+s")
+        assert "too much for JSON" in str(form.query_one(".error", Plain).content)
         whole.text = '{"command": "b"}'
         await pilot.press("ctrl+s")
         await _listening(pilot, app)
