@@ -4,7 +4,7 @@
 
 DEMO ?= .venv/bin/pilotfish demo
 TESTS ?= tests
-HALF = tests/kernels tests/model tests/tools tests/tasks
+HALF = tests/kernels tests/model tests/tools tests/tasks tests/agent/tui
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
