@@ -76,7 +76,7 @@ def look_at(folder: Path) -> RunInfo:
         model=_text(started.get("model")),
         what=_text(what),
         status=_text(status),
-        began=float(began) if isinstance(began, int | float) else found.st_mtime,
+        began=float(began) if isinstance(began, int | float) and 0 <= began <= 253e9 else found.st_mtime,
         changed=found.st_mtime,
     )
 

@@ -147,7 +147,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if _peer(writer) != os.getuid() or len(self._clients) >= MAX_CLIENTS:
+        if not _may_connect(writer) or len(self._clients) >= MAX_CLIENTS:
             writer.transport.abort()
             return
         self._last += 1
@@ -311,11 +311,19 @@ def _listener(folder: Path) -> Iterator[socket.socket]:
         os.close(descriptor)
 
 
-def _peer(writer: asyncio.StreamWriter) -> int:
-    """The user at the other end."""
+def _may_connect(writer: asyncio.StreamWriter) -> bool:
+    """Whether the program at the other end is the user's own and in no sandbox: in the workspace of another
+    run the socket may be seen, and who is in there has the user's number too.
+    """
     connection = writer.get_extra_info("socket")
-    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return int(user)
+    process, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    try:
+        return user == os.getuid() and all(
+            Path(f"/proc/{process}/ns/{kind}").readlink() == Path(f"/proc/self/ns/{kind}").readlink()
+            for kind in ("user", "pid")
+        )
+    except OSError:
+        return False  # it has gone, or is hidden from this process
 
 
 def _line(message: FromRun) -> bytes:

@@ -20,8 +20,8 @@ class Record(BaseModel):
     v: int = VERSION
     n: int = 0
     """Ordinal in the log, from 1, unique over all resumes."""
-    t: float = 0.0
-    """Unix time in seconds."""
+    t: float = Field(default=0.0, ge=0, le=253e9)
+    """Unix time in seconds, until the year 9999."""
     parent: int = 0
     """The ordinal of the call that handed a sub-task over, in whose conversation this happened; 0 is the
     run's own.

@@ -68,9 +68,10 @@ class LogTail:
         """The whole lines that come next, at least one if there is one."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            data = file.read(most)
-            while b"\n" not in data and (further := file.read(most)):
-                data += further
+            pieces = [file.read(most)]
+            while b"\n" not in pieces[-1] and (further := file.read(most)):
+                pieces.append(further)
+        data = b"".join(pieces)
         return data[: data.rfind(b"\n") + 1]
 
     def _parsed(self, data: bytes) -> tuple[list[Event], list[str]]:

@@ -118,7 +118,8 @@ class RunScreen(Looking, Steering, Searching):
             self.refresh_bindings()
 
     async def _follow(self) -> None:
-        """Read the log as it grows."""
+        """Read the log as it grows. One that cannot be read for a moment is read at another."""
+        trouble = ""
         while True:
             self._news.clear()
             if not self.live and self.model.ended is None and may_be_played(self.folder):
@@ -130,8 +131,12 @@ class RunScreen(Looking, Steering, Searching):
             try:
                 news = await asyncio.to_thread(self._tail.read)
             except LogError as error:
-                notify(self, sentence(error), severity="error")
-                return
+                if str(error) != trouble:
+                    trouble = str(error)
+                    notify(self, sentence(error), severity="error")
+                await asyncio.sleep(_REST_S)
+                continue
+            trouble = ""
             self._take(news)
             if not news.more:
                 with contextlib.suppress(TimeoutError):

@@ -42,7 +42,7 @@ from pilotfish.agent.limits import Denied
 from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.settings import load_settings
 from pilotfish.model.protocol import ToolCall
-from pilotfish.sandbox import Files
+from pilotfish.sandbox import Files, Sandbox, SandboxSpec
 
 CALL = CallData(id="c", name="shell", arguments={"command": "ls"})
 
@@ -87,6 +87,23 @@ async def test_the_socket_is_private_and_gone_at_the_end(tmp_path: Path) -> None
     assert [message async for message in client.messages()][-1:] != [None]
     with pytest.raises(ControlError, match="is not being played"):
         await RunClient.connect(folder)
+
+
+async def test_programs_in_a_sandbox_are_not_let_in(steering: Steering, tmp_path: Path) -> None:
+    (tmp_path / "connect.py").write_text(
+        "import socket\n"
+        "there = socket.socket(socket.AF_UNIX)\n"
+        f"there.connect({SOCKET!r})\n"
+        "try:\n"
+        "    print(there.recv(1))\n"
+        "except ConnectionResetError:\n"
+        "    print(b'')\n"
+    )
+    async with Sandbox.open(SandboxSpec(desktop=False, workspace=tmp_path)) as box:
+        found = await box.shell.run("python3 connect.py")
+    assert found.output.strip() == "b''", "the socket is there, but nothing is said"
+    client = await RunClient.connect(tmp_path)
+    await client.close()
 
 
 async def test_one_controls_and_many_watch(steering: Steering, tmp_path: Path) -> None:

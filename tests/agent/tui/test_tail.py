@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from pilotfish.agent.control.runs import runs_in
 from pilotfish.agent.events import EVENTS, read_run
 from pilotfish.agent.events.tail import LogTail
 
@@ -57,3 +60,14 @@ def test_lines_that_make_no_sense_are_named_and_passed_over(tmp_path: Path) -> N
     assert len(news.events) == 5
     assert len(news.warnings) == 2
     assert "Line 3 of " in news.warnings[0]
+
+
+@pytest.mark.parametrize("when", ["NaN", "1e308", "-1", "1" + "0" * 400])
+def test_a_time_that_no_clock_tells_is_skipped_and_borne(tmp_path: Path, when: str) -> None:
+    path = tmp_path / "run" / EVENTS
+    path.parent.mkdir()
+    path.write_text(f'{{"v": 1, "t": {when}, "type": "run_started", "run": "r"}}\n')
+    news = LogTail(path.parent).read()
+    assert not news.events
+    assert "its field t is wrong" in news.warnings[0]
+    assert [run.began for run in runs_in(tmp_path)] == [path.stat().st_mtime]
