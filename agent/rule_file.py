@@ -72,13 +72,15 @@ def _save(path: Path | None, rewrite: Callable[[Path], None]) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path = path.resolve()  # a link stays one
+        if path.exists() and not path.is_file():  # a pipe would be waited for, a device be replaced
+            raise OSError("it is not a file")
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # one at a time
             rewrite(path)
         finally:
             os.close(folder)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # the last is a link to itself
         raise RuleFileError(f"The rules cannot be saved in {path} ({error}); mend that.") from error
     hidden = FILES[1] if _has_rules(FILES[1]) else None
     return f"{path}{f' (but {hidden} has rules of its own, which count instead here)' if hidden else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,3 +295,20 @@ def test_rules_that_make_no_sense_are_named(tmp_path: Path) -> None:
     path.write_text('[[rules]]\nverdict = "maybe"\n')
     with pytest.raises(RuleFileError, match=r"verdict.*mend the file"):
         saved_rules(path)
+
+
+@pytest.mark.parametrize("what", ["loop", "pipe", "folder", "device"])
+def test_what_is_no_file_takes_no_rule(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "config.toml"
+    match what:
+        case "loop":
+            path.symlink_to(path.name)
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "device":
+            path.symlink_to("/dev/full")
+    with pytest.raises(RuleFileError, match="cannot be saved"):
+        save_rule(RULE, path)
+    assert [one.name for one in tmp_path.iterdir()] == ["config.toml"]
