@@ -81,7 +81,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self._frame, self._cursor = frame, cursor
         self._send = send
         self._deaf: Timer | None = None
-        self._listening = False
+        self._listening = self._unheard = False
 
     def compose(self) -> ComposeResult:
         call = shortened(self.question.call.name, 60)
@@ -127,8 +127,9 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self.set_class((event.size.width < 100 and event.size.height < 20) or self._frame is None, "small")
 
     def on_key(self, event: events.Key) -> None:
-        """A key that was meant for something else answers nothing."""
-        if not self._listening:
+        """A key that was meant for something else answers nothing; to look or to edit first is no answer."""
+        if not self._listening and event.key not in ("e", "v"):
+            self._unheard = True
             event.stop()
             event.prevent_default()
             if self._deaf is not None:
@@ -189,7 +190,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
 
     def action_edit(self) -> None:
         """Change the arguments; what comes of it is shown before it can be approved."""
-        if self._listening and not self._writing:
+        if not self._writing:
             self.app.push_screen(EditArguments(self._call), self._take_arguments)
 
     def action_rule(self) -> None:
@@ -256,6 +257,9 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self._listening = True
         self.query_one(ExactView).focus()  # an early click on a button must not leave it to Enter
         self._show_status()
+        if self._unheard:
+            self._unheard = False
+            self._refuse("A key pressed just as this was shown was not heeded; press it again.")
 
     def _show(self) -> None:
         words = ""

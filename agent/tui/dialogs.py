@@ -47,7 +47,7 @@ class Confirm(ModalScreen[bool]):
             with Horizontal(classes="buttons"):
                 yield PlainButton(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
                 yield PlainButton(f"{self._no} (n)", id="no", compact=True)
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """The answer that changes nothing is the one that Enter gives."""
@@ -73,7 +73,7 @@ class Reader(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         yield TextView(id="reader")
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Show it."""

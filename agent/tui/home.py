@@ -65,7 +65,7 @@ class Home(Screen[None]):
         yield RunList(self.interface.links, id="runs")
         yield Plain(_EMPTY, id="empty")
         yield Plain(id="about")
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin to look."""

@@ -12,6 +12,7 @@ from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
 from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.steering import Steering
 from pilotfish.agent.tui.takeover import TakeOver
+from pilotfish.agent.tui.text import notify
 
 
 class Looking(Steering):
@@ -26,6 +27,8 @@ class Looking(Steering):
     _hands: TakeOver | None = None
     _later: int | None = None
     """The question that was put off."""
+    _told: int | None = None
+    """The one that came while something was being written."""
 
     def look_at_screen(self, on: bool) -> None:
         """Begin or end to show the screen."""
@@ -105,8 +108,17 @@ class Looking(Steering):
             if self.link is None or self._asked.question.question not in self.link.questions:
                 self._close()
             return
-        if question is not None and question.question != self._later and self.is_current:
+        if question is None or question.question == self._later or not self.is_current:
+            return
+        if not self.writes:
             self._open(question)
+        elif question.question != self._told:
+            self._told = question.question
+            notify(self, f"Step {question.step} waits for you; it is shown when you have written this.")
+
+    def entry_closed(self) -> None:
+        """A question may have come meanwhile; what is written must answer none."""
+        self.answer_questions()
 
     def action_answer(self) -> None:
         """Open the question that waits."""

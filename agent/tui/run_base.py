@@ -42,6 +42,11 @@ class RunBase(Screen[None]):
         """The list of its steps."""
         return self.query_one(StepList)
 
+    @property
+    def writes(self) -> bool:
+        """Whether something is being written in the line of entry."""
+        return bool(self.query_one("#entry").display)
+
     def open_entry(self, what: Literal["message", "search"], hint: str) -> None:
         """Show the line of entry."""
         self.entering = what
@@ -55,3 +60,7 @@ class RunBase(Screen[None]):
         """Hide the line of entry."""
         self.query_one("#entry").display = False
         self.set_focus(self.steps)
+        self.entry_closed()
+
+    def entry_closed(self) -> None:
+        """Something is written no more."""

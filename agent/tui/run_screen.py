@@ -85,7 +85,7 @@ class RunScreen(Looking, Steering, Searching):
                     yield ScreenPane(self.folder, id="screen")
         yield Plain(id="cost")
         yield PlainInput(id="entry", compact=True)
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin to follow the run."""

@@ -104,7 +104,7 @@ class StartDialog(ModalScreen[Path | None]):
             with Horizontal(classes="buttons"):
                 yield PlainButton("Start (^s)", id="start", variant="success", compact=True)
                 yield PlainButton("Cancel (Esc)", id="cancel", compact=True)
-        yield Footer(compact=True)
+        yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin with what is to be done."""

@@ -38,7 +38,13 @@ async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path
         await until(pilot, lambda: "Proposed: type marina" in shown(app))
         await pilot.press("m", *"Hurry", "enter")
         await until(pilot, lambda: "1 unread" in shown(app))
-        await pilot.press("a")
+        await pilot.press("m")
+        run._later = None  # as if it came only now: what is being written answers nothing
+        run.answer_questions()
+        await pilot.press(*"yet")
+        assert app.screen is run
+        assert "Step 2 waits for you" in shown(app)
+        await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
         await pilot.press("y")
         await until(pilot, lambda: app.screen is run and run.link is not None and not run.link.questions)
