@@ -8,10 +8,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 from textual.app import App
+from textual.pilot import Pilot
 
 FOLDER = Path(__file__).parent / "pictures"
 SIZES = ((80, 24), (40, 12), (120, 40))
@@ -24,8 +26,24 @@ def drawn(app: App[Any]) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def assert_picture(app: App[Any], name: str) -> None:
-    """The application must look as in the kept picture of this name and of the terminal's size."""
+async def assert_picture(pilot: Pilot[Any], name: str) -> None:
+    """The application must come to look as in the kept picture of this name and of the terminal's size.
+
+    Frames are drawn in threads and keys shown after the rest, which may take a while.
+    """
+    if os.environ.get("PILOTFISH_KEEP_PICTURES"):
+        await pilot.pause(1.5)
+    end = time.monotonic() + 15
+    while True:
+        try:
+            return _compare(pilot.app, name)
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            await pilot.pause(0.2)
+
+
+def _compare(app: App[Any], name: str) -> None:
     path = FOLDER / f"{name}-{app.size.width}x{app.size.height}.svg"
     svg = drawn(app)
     if os.environ.get("PILOTFISH_KEEP_PICTURES"):

@@ -334,4 +334,4 @@ async def test_pictures(name: str, size: tuple[int, int]) -> None:
     app = _App(asked, desktop() if name == "click" else None)
     async with app.run_test(size=size) as pilot:
         await _listening(pilot, app)
-        assert_picture(app, f"approval-{name}")
+        await assert_picture(pilot, f"approval-{name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,20 +109,6 @@ async def _help(app: Interface, pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: "What this is" in shown(app))
 
 
-async def _settled(pilot: Pilot[Any], app: Interface, name: str) -> None:
-    """Compare once the picture stands still: frames are drawn in threads, which may take a while."""
-    if os.environ.get("PILOTFISH_KEEP_PICTURES"):
-        await pilot.pause(1.5)
-    end = time.monotonic() + 15
-    while True:
-        try:
-            return assert_picture(app, name)
-        except AssertionError:
-            if time.monotonic() > end:
-                raise
-            await pilot.pause(0.2)
-
-
 SCENES = (_home, _start, _stop, _run, _details, _screen, _plan, _changes, _search, _help)
 
 
@@ -136,7 +121,7 @@ async def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: t
     async with app.run_test(size=size) as pilot:
         for scene in SCENES:
             await scene(app, pilot)
-            await _settled(pilot, app, f"tui{scene.__name__.replace('_', '-')}")
+            await assert_picture(pilot, f"tui{scene.__name__.replace('_', '-')}")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -144,7 +129,7 @@ async def test_picture_of_an_empty_home(tmp_path: Path, size: tuple[int, int]) -
     app = Interface(tmp_path)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "No runs yet" in shown(app))
-        assert_picture(app, "tui-empty")
+        await assert_picture(pilot, "tui-empty")
 
 
 async def test_picture_in_the_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,4 +139,4 @@ async def test_picture_in_the_light(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f2")
         await _run(app, pilot)
-        await _settled(pilot, app, "tui-light")
+        await assert_picture(pilot, "tui-light")

@@ -116,8 +116,8 @@ async def test_pictures(size: tuple[int, int]) -> None:
     app = _App()
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
-        assert_picture(app, "rules")
+        await assert_picture(pilot, "rules")
         await pilot.press("e")
         await pilot.pause()
         assert all(verdict in shown_text(app) for verdict in ("allow", "ask", "deny"))
-        assert_picture(app, "rule-form")
+        await assert_picture(pilot, "rule-form")

@@ -106,7 +106,7 @@ async def test_the_screen_with_a_proposed_click(size: tuple[int, int]) -> None:
         assert abs(columns / rows / (640 / 400) / 2 - 1) < 0.1
         assert view.pixel_at(columns - 1, rows - 1) is not None
         assert view.pixel_at(columns, 0) is None
-        assert_picture(app, "screen")
+        await assert_picture(pilot, "screen")
 
 
 async def test_typed_text_stands_beside_the_cursor_in_letters() -> None:
@@ -187,4 +187,4 @@ async def test_a_clip_shows_its_times_and_word_and_a_pixel_its_colour() -> None:
         for words in ("0.0 s", "0.5 s", "1.0 s", "1.5 s settled", "pixel (280, 180) is #28a050", "[]"):
             assert words in shown
         assert app.query_one(Magnified).size.height == 7
-        assert_picture(app, "clip")
+        await assert_picture(pilot, "clip")

@@ -176,4 +176,4 @@ async def test_pictures(size: tuple[int, int]) -> None:
         while any(worker.name == "_prepare" for worker in app.workers):
             await pilot.pause(0.02)
         await _settled(pilot)
-        assert_picture(app, "take-over")
+        await assert_picture(pilot, "take-over")
