@@ -4,7 +4,8 @@
 
 DEMO ?= .venv/bin/pilotfish demo
 TESTS ?= tests
-HALF = tests/kernels tests/model tests/tools tests/tasks tests/agent/tui
+# In this order, so that what is timed does not run while the other half's attacks on a sandbox load the machine.
+HALF = tests/tools tests/tasks tests/agent/tui tests/kernels tests/model
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -308,6 +308,19 @@ def _window_of(desktop: Any, process: int) -> Any:
         fresh.close()
 
 
+def _is_shown(desktop: Any, process: int) -> bool:
+    """Whether the window of a process is on the screen, which it is some time after it is listed."""
+    number = _window_of(desktop, process)
+    if number is None:
+        return False
+    fresh = Display(desktop.name)
+    try:
+        attributes = fresh.create_resource_object("window", number).get_attributes()
+        return bool(attributes.map_state == X.IsViewable)
+    finally:
+        fresh.close()
+
+
 async def test_the_terminal_of_the_run_is_out_of_bounds(
     desktop: Any, hands: Hands, monkeypatch: Any, tmp_path: Path
 ) -> None:
@@ -318,7 +331,7 @@ async def test_the_terminal_of_the_run_is_out_of_bounds(
     other = start("xterm", "-geometry", "60x20+1500+450", "-e", "cat")
     try:
         wait_for(told.exists)
-        wait_for(lambda: _window_of(desktop, other.pid) and _window_of(desktop, xterm.pid))
+        wait_for(lambda: _is_shown(desktop, other.pid) and _is_shown(desktop, xterm.pid), 60)
         await asyncio.sleep(0.3)
         monkeypatch.setenv("WINDOWID", told.read_text().strip())
         click = await hands("left_click", coordinate=[150, 150])
