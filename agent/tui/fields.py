@@ -99,6 +99,10 @@ class Tick(Checkbox):
 
     BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
 
+    def __init__(self, label: str, value: bool = False, *, id: str | None = None) -> None:
+        """label: shown as it is."""
+        super().__init__(plain(label), value, id=id, compact=True)
+
     def render(self) -> Content:
         """The sign and the label."""
         self.BUTTON_INNER = "x" if self.value else " "
@@ -109,6 +113,10 @@ class Choice(RadioButton):
     """One of several, likewise."""
 
     BUTTON_LEFT, BUTTON_RIGHT = "(", ")"
+
+    def __init__(self, label: str, value: bool = False) -> None:
+        """label: shown as it is."""
+        super().__init__(plain(label), value)
 
     def render(self) -> Content:
         """The sign and the label."""

@@ -19,7 +19,7 @@ from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.fields import Choice, PlainArea, PlainInput, label
 from pilotfish.agent.tui.in_turn import in_turn
-from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, plain, sentence
+from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
 
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 PATTERNS = [name for name in Rule.model_fields if name != "verdict"]
@@ -76,7 +76,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
             with VerticalScroll():
                 with RadioSet():
                     for verdict in VERDICTS:
-                        yield Choice(plain(verdict), value=verdict == self._rule.get("verdict", "allow"))
+                        yield Choice(verdict, verdict == self._rule.get("verdict", "allow"))
                 for name in PATTERNS:
                     value = self._rule.get(name)
                     yield Plain(label(name, _NOTES.get(name, "a pattern; empty is any")))

@@ -96,10 +96,10 @@ class StartDialog(ModalScreen[Path | None]):
             yield Plain(id="hint", classes="hint")
             yield Plain("For an instruction: the folder to work in; empty is a fresh one", classes="label")
             yield PlainInput(id="workspace", suggester=Folders(), compact=True)
-            yield Tick("a desktop to work on", id="desktop", compact=True)
+            yield Tick("a desktop to work on", id="desktop")
             yield Plain("Model: nano, a checkpoint's folder, openai:URL#NAME, solution", classes="label")
             yield PlainInput(self._settings.model, id="model", suggester=Folders(), compact=True)
-            yield Tick("ask me before each call", ask, id="ask", compact=True)
+            yield Tick("ask me before each call", ask, id="ask")
             yield Plain(id="error")
             with Horizontal(classes="buttons"):
                 yield PlainButton("Start (^s)", id="start", variant="success", compact=True)
