@@ -84,7 +84,12 @@ def test_no_file_names_the_machine_it_was_written_on() -> None:
         "/src",
         "/workspace",
     }
-    above = [re.escape(f"{folder}/") for folder in (ROOT, *ROOT.parents) if str(folder) not in usual]
+    # What stands behind a name, as in RUN/check/, is no path from the root.
+    above = [
+        rf"(?<![\w.}}>-]){re.escape(f'{folder}/')}"
+        for folder in (ROOT, *ROOT.parents)
+        if str(folder) not in usual
+    ]
     registries = [rf"\b{name}\.org\b" for name in ("pypi", "pythonhosted", "pytorch", "debian", "npmjs")]
     places = [r"/home/(?!user\b)\w+/", r"/Users/\w+/"]
     foreign = re.compile("|".join([*above, *registries, *places]))

@@ -38,7 +38,10 @@ def write(folder: Path, files: dict[str, str | bytes]) -> None:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Path, mode, time of change and content of everything below a folder, `.git` included."""
+    """Path, mode, time of change and content of everything below a folder, `.git` included.
+
+    Objects of git go without the time: git freshens one that it finds there already instead of writing it.
+    """
     found = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         look = path.lstat()
@@ -48,7 +51,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
         elif stat.S_ISLNK(look.st_mode):
             data = os.fsencode(path.readlink())
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        found[str(path.relative_to(folder))] = f"{look.st_mode:o} {look.st_mtime_ns} {digest}"
+        is_object = stat.S_ISREG(look.st_mode) and "objects" in path.relative_to(folder).parts
+        changed = "" if is_object else look.st_mtime_ns
+        found[str(path.relative_to(folder))] = f"{look.st_mode:o} {changed} {digest}"
     return found
 
 
