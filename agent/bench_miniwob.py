@@ -13,29 +13,25 @@ GOOD = 0.9
 
 
 def add_miniwob(result: dict[str, Any], published: Published | None = None) -> dict[str, Any]:
-    """The report with `class`, `held_out` and `people` (None: not known) in each row, and a `miniwob` with
-    the counts over all of them.
-    """
+    """The report with `class` and `held_out` in each row, and a `miniwob` with the counts over all."""
     published = published or read_published()
     rows = [
         row
         | {
             "class": MINIWOB_TASKS[row["task"]],
             "held_out": row["task"] in HELD_OUT,
-            "people": published.people.get(row["task"]),
         }
         for row in result["tasks"]
     ]
     held_out = [row["success"] for row in rows if row["held_out"]]
-    compared = [row for row in rows if row["people"] is not None]
     summary = {
         "tasks": len(rows),
         "registered": len(MINIWOB_TASKS),
         "good": sum(row["success"] >= GOOD for row in rows),
         "held_out": len(held_out),
         "held_out_mean_success": _mean(held_out),
-        "compared_with_people": len(compared),
-        "at_peoples_level": sum(row["success"] >= row["people"] for row in compared),
+        "people": published.people,
+        "at_peoples_mean": sum(row["success"] >= published.people for row in rows),
         "published": [vars(mean) for mean in published.means],
     }
     return result | {"tasks": rows, "miniwob": summary}
@@ -49,9 +45,7 @@ def in_sentences(result: dict[str, Any]) -> list[str]:
         lines[0] += f" ({found['registered']} are registered)"
     if found["held_out"]:
         lines.append(f"held out: {found['held_out_mean_success']:.1%}, mean of {found['held_out']} tasks")
-    if found["compared_with_people"]:
-        level, known = found["at_peoples_level"], found["compared_with_people"]
-        lines.append(f"people's level: reached in {level} of the {known} tasks whose is known")
+    lines.append(f"{found['at_peoples_mean']} at people's mean, {found['people']:.1%}, or more")
     return lines
 
 

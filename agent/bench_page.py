@@ -77,7 +77,6 @@ def page(result: dict[str, Any]) -> str:
         "",
         "95 % interval",
         "random clicks",
-        "people",
         "steps",
         "s/step p50",
         "p95",
@@ -91,8 +90,7 @@ def page(result: dict[str, Any]) -> str:
         f"<table id=tasks><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
         f"<tbody>{''.join(_row(row) for row in result['tasks'])}</tbody></table>"
         "<h2>What others report</h2><p>Means over the tasks each chose, with its own time limits and its own "
-        "counting, so they are no measure of this run. Where no figure with a source was at hand, "
-        "the column for people is empty.</p>"
+        "counting, so they are no measure of this run.</p>"
         "<table><tr><th>who</th><th>mean</th><th class=words>of</th><th class=words>source</th></tr>"
         f"{published}</table>"
         f"<script>{_SCRIPT}</script></html>\n"
@@ -110,14 +108,18 @@ def _row(row: dict[str, Any]) -> str:
         f'<span class=bar><i style="width:{100 * success:.1f}%"></i></span>',
         f"{row['ci_low']:.0%} to {row['ci_high']:.0%}",
         _share(row.get("baseline_success")),
-        _share(row["people"]),
         f"{row['steps']:.1f}",
         f"{row['seconds_per_step_p50']:.2f}",
         f"{row['seconds_per_step_p95']:.2f}",
     ]
     keys = [row["task"], row["class"], row["episodes"], success, success, row["ci_low"]]
-    keys += [-1 if value is None else value for value in (row.get("baseline_success"), row["people"])]
-    keys += [row["steps"], row["seconds_per_step_p50"], row["seconds_per_step_p95"]]
+    baseline = row.get("baseline_success")
+    keys += [
+        -1 if baseline is None else baseline,
+        row["steps"],
+        row["seconds_per_step_p50"],
+        row["seconds_per_step_p95"],
+    ]
     filled = "".join(
         f'<td data-sort="{escape(str(key))}">{cell}</td>' for key, cell in zip(keys, cells, strict=True)
     )

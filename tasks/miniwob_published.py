@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pilotfish.tasks.miniwob_tasks import check_name
 from pilotfish.tasks.reader import TaskError, read_data
 
 
@@ -22,15 +21,15 @@ class PublishedMean:
 
 @dataclass(frozen=True)
 class Published:
-    """What others report. people: task name to people's success, for the tasks of which it is known."""
+    """What others report. people: people's mean, the lowest that is told."""
 
     means: tuple[PublishedMean, ...]
-    people: dict[str, float]
+    people: float
 
 
 def read_published(path: Path | None = None) -> Published:
-    """The figures of a file, by default those that ship. Raises `TaskError` for an unknown task or a figure
-    that is no share.
+    """The figures of a file, by default those that ship. Raises `TaskError` for a figure that is no share,
+    and where people's mean is missing.
     """
     path = path or Path(__file__).with_name("miniwob_published.yaml")
     data = read_data(path)
@@ -38,8 +37,10 @@ def read_published(path: Path | None = None) -> Published:
         PublishedMean(str(m["who"]), str(m["of"]), float(m["low"]), float(m["high"]), str(m["source"]))
         for m in data["means"]
     )
-    people = {check_name(name): float(share) for name, share in (data["people"] or {}).items()}
-    for share in [*people.values(), *(s for m in means for s in (m.low, m.high))]:
+    for share in (share for mean in means for share in (mean.low, mean.high)):
         if not 0 <= share <= 1:
             raise TaskError(f"{path} has the figure {share:g}; write shares from 0 to 1.")
-    return Published(means, people)
+    people = [mean.low for mean in means if mean.who == "people"]
+    if not people:
+        raise TaskError(f"{path} has no mean of people; write one with `who: people`.")
+    return Published(means, min(people))
