@@ -137,7 +137,8 @@ def describe(call: ToolCall | CallData) -> str:
     """
     lines = [visible(call.name, one_line=True)]
     for name, value in call.arguments.items():
-        lines.append(f"  {visible(name, one_line=True)}: " + visible(_text(value)).replace("\n", "\n    "))
+        text = visible(argument_text(value)).replace("\n", "\n    ")
+        lines.append(f"  {visible(name, one_line=True)}: {text}")
     return "\n".join(lines + [f"  ! {warning}" for warning in overlooked(call)])
 
 
@@ -146,11 +147,12 @@ def overlooked(call: ToolCall | CallData) -> list[str]:
     return [
         f"{visible(name, one_line=True)}: {warning}"
         for name, value in call.arguments.items()
-        for warning in warnings(_text(value))
+        for warning in warnings(argument_text(value))
     ]
 
 
-def _text(value: Any) -> str:
+def argument_text(value: Any) -> str:
+    """An argument as a person is shown it: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
-from pilotfish.agent.safetext import has_gap, visible, warnings
+from pilotfish.agent.policy import argument_text, overlooked
+from pilotfish.agent.safetext import has_gap
 from pilotfish.agent.tui.exact_view import Line, numbered
 
 
@@ -42,23 +43,9 @@ def question_lines(
     return lines
 
 
-def overlooked(call: CallData) -> list[str]:
-    """What could be overlooked in a call, a sentence each."""
-    return [
-        f"{visible(name, one_line=True)}: {warning}"
-        for name, value in call.arguments.items()
-        for warning in warnings(argument_text(value))
-    ]
-
-
 def must_be_read(question: wire.Question, call: CallData) -> bool:
     """Whether something stands so far below that the end has to be seen before it is approved."""
     return any(has_gap(text) for text in [question.diff, *map(argument_text, call.arguments.values())])
-
-
-def argument_text(value: Any) -> str:
-    """An argument as it is shown: a text as it is, anything else as JSON."""
-    return value if isinstance(value, str) else _json(value)
 
 
 def _json(value: Any) -> str:
