@@ -51,12 +51,13 @@ from pilotfish.agent.events.records import (
     Told,
     TookOver,
 )
-from pilotfish.agent.events.undoing import live, step_begins, undone
+from pilotfish.agent.events.undoing import UNDOABLE, live, step_begins, undone
 from pilotfish.agent.events.writing import EventLog
 
 __all__ = [
     "EVENTS",
     "FRAMES",
+    "UNDOABLE",
     "VERSION",
     "Answered",
     "Asked",

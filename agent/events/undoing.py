@@ -24,7 +24,7 @@ from pilotfish.agent.events.records import (
     TookOver,
 )
 
-_UNDOABLE = (
+UNDOABLE = (
     EpisodeStarted  # of a sub-task, as its end
     | EpisodeEnded
     | Answered
@@ -41,6 +41,7 @@ _UNDOABLE = (
     | TookOver
     | GaveBack
 )
+"""What a step back undoes; all else is of the run, or of what a person did to it."""
 
 
 def undone(events: Iterable[Event]) -> frozenset[int]:
@@ -53,8 +54,8 @@ def undone(events: Iterable[Event]) -> frozenset[int]:
             here.clear()
         elif isinstance(event, SteppedBack):
             at = step_begins(here, event.to)
-            gone |= {one.n for one in here[at:] if isinstance(one, _UNDOABLE)}
-            here[at:] = [one for one in here[at:] if not isinstance(one, _UNDOABLE)]
+            gone |= {one.n for one in here[at:] if isinstance(one, UNDOABLE)}
+            here[at:] = [one for one in here[at:] if not isinstance(one, UNDOABLE)]
         here.append(event)
     return frozenset(gone)
 

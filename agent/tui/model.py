@@ -13,11 +13,6 @@ Kind = Literal["task", "step", "note", "told", "you", "tests", "net", "mark", "e
 a run of tests, the network, something a person did to the run, an end.
 """
 
-_STAYS = (
-    log.Networked | log.LaidOut | log.Prefilled | log.Paused | log.RuleAdded | log.Resumed | log.SteppedBack
-)
-"""What a step back does not undo."""
-
 
 @dataclass(eq=False)
 class Row:
@@ -251,7 +246,7 @@ class RunModel(Summary):
         steps = [row for row in standing if row.kind == "step" and not row.depth]
         begins = min((row.index for row in steps if row.step >= event.to), default=len(self.rows))
         for row in standing:
-            if row.index >= begins and not isinstance(row.events[0], _STAYS):
+            if row.index >= begins and isinstance(row.events[0], log.UNDOABLE):
                 row.undone = True
                 row.version += 1
         self._open.pop((event.lane, event.parent), None)

@@ -57,6 +57,16 @@ def test_steps_that_were_undone_are_marked_and_their_plan_is_gone() -> None:
     assert model.cost.answers == 4
 
 
+OF_THE_RUN: list[log.Event] = [
+    log.RunEnded(status="interrupted", reason="Ctrl-C"),
+    log.Resumed(note="It goes on."),
+    log.RuleAdded(rule={"verdict": "ask"}),
+    log.Paused(step=1, on=True),
+    log.Networked(),
+]
+"""Some records that no step back undoes."""
+
+
 def test_the_model_and_the_log_agree_on_what_is_undone() -> None:
     for seed in range(40):
         chance = random.Random(seed)
@@ -69,6 +79,8 @@ def test_the_model_and_the_log_agree_on_what_is_undone() -> None:
                 number = min(number, to - 1)
             elif chance.random() < 0.2:
                 groups.append([log.Spoken(step=number + 1, text="do")])
+            elif chance.random() < 0.3:
+                groups.append([chance.choice(OF_THE_RUN)])
             else:
                 number += 1
                 groups.append(made_runs.step(number, f"c{number}", ""))
