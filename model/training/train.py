@@ -86,7 +86,7 @@ class Trainer:
         except (ValueError, RuntimeError, ArithmeticError, AssertionError) as error:
             raise TrainingError(f"sizes {s.sizes} make no model ({error}); mend them.") from error
         self.model = self.trainee.model
-        if s.init:
+        if s.init and not go_on:  # what goes on has its tensors in the checkpoint
             self._begin_with(Path(s.init))
         self.masters = Masters(self.trainee)
         matrices, rest = split_parameters(self.masters.named.items())

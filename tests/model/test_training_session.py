@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from PIL import Image, ImageDraw
 from pilotfish.model.training.journal import picture, read_log
 from pilotfish.model.training.loader import EpisodeBatches, Mix
 from pilotfish.model.training.settings import Settings, TrainingError, read_config
-from pilotfish.model.training.train import Trainer, main
+from pilotfish.model.training.train import Trainer, export, main
 from pilotfish.model.training.trainee import NANO
 from pilotfish.tasks.episodes.shards import Episode, write_shard
 
@@ -93,8 +94,11 @@ def test_it_goes_on_with_the_same_losses(
 ) -> None:
     small_frames(monkeypatch)
     monkeypatch.setattr("pilotfish.model.training.train.SYNC_EVERY", 1)
-    Trainer(Settings(str(shards), str(tmp_path / "whole"), **TINY)).run()
-    parts = Settings(str(shards), str(tmp_path / "parts"), **TINY)
+    given = tmp_path / "given"
+    given.mkdir()
+    export(Trainer(Settings(str(shards), str(given), **TINY)).model, given)
+    Trainer(Settings(str(shards), str(tmp_path / "whole"), init=str(given), **TINY)).run()
+    parts = Settings(str(shards), str(tmp_path / "parts"), init=str(given), **TINY)
     first = Trainer(parts)
     one_step = first._one_step
 
@@ -106,6 +110,7 @@ def test_it_goes_on_with_the_same_losses(
     first.run()
     with (tmp_path / "parts" / "train.jsonl").open("a") as file:
         file.write('{"step": 7, "answer": 9.0}\n{"step": 8, "ans')  # of a process that was killed later
+    shutil.rmtree(given)  # which only a session that begins reads
     Trainer(parts, go_on=True).run()
     whole = losses(tmp_path / "whole")
     assert [record["step"] for record in whole] == [2, 4, 6, 8]
