@@ -13,7 +13,7 @@ from typing import Any
 
 from pilotfish import __version__
 from pilotfish.agent import events as log
-from pilotfish.agent.code_work import CodeWork
+from pilotfish.agent.code_work import CodeWork, tests_of
 from pilotfish.agent.control.attending import NOBODY, People, attended
 from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.models import attention_of, model_name, open_model, reach
@@ -173,7 +173,6 @@ async def _work(
         with _removed_if_it_fails(events.folder):
             tree, notes = await asyncio.to_thread(WorkTree.begin, events.folder, repository, _goes_on(stop))
     if not (groups and log.has_ended(groups[-1])):
-        seen = [one for one in earlier.events if isinstance(one, log.Tested)] if earlier and groups else []
         work = CodeWork(
             target.instruction,
             repository,
@@ -183,7 +182,6 @@ async def _work(
             tests=target.tests,
             seconds=target.test_seconds,
             attempts=target.attempts,
-            before=seen,
             level=settings.sandbox_level,
         )
         laid = [one for one in groups[-1] if isinstance(one, log.LaidOut)] if groups else []
@@ -266,7 +264,7 @@ def code_report(run: log.RunLog) -> dict[str, Any]:
     target = log.option_of(run.started, "target")
     back = next((event for event in reversed(run.events) if isinstance(event, log.HandedBack)), None)
     found: dict[str, Any] = report(run)
-    tests = _tests([event for event in run.events if isinstance(event, log.Tested)])
+    tests = _tests(tests_of(run.events))
     return found | {
         "repository": target["repository"],
         "base": back.base if back else None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pilotfish.agent.code_prompt import first_prompt, objection
-from pilotfish.agent.events import EventLog, Tested, Told
+from pilotfish.agent.events import Event, EventLog, Tested, Told, live, read_run
 from pilotfish.agent.project_python import own_python
 from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
@@ -37,12 +37,18 @@ def _objects(tree: WorkTree, repository: Repository) -> dict[Path, str]:
     return {folder: _SHOWN_AT.format(number) for number, folder in enumerate(tree.objects(repository))}
 
 
+def tests_of(events: Sequence[Event]) -> list[Tested]:
+    """The tests of a run as far as no step back has undone them, the first of them before any change."""
+    found = [one for one in live(events) if isinstance(one, Tested)]
+    first = max((at for at, one in enumerate(found) if one.attempt == 0), default=0)
+    return found[first:]
+
+
 class CodeWork:
-    """One piece of work on a repository.
+    """One piece of work on a repository. What its tests have said is read from the log each time.
 
     tests: how its tests are run, where the user said it; seconds: after which they are ended. attempts: how
-    often the work is looked at. before: tests that an earlier process of this run has seen, the first of them
-    before any change.
+    often the work is looked at.
     """
 
     def __init__(
@@ -56,7 +62,6 @@ class CodeWork:
         tests: str | None = None,
         seconds: float = 900.0,
         attempts: int = 3,
-        before: Sequence[Tested] = (),
         level: int = 3,
     ) -> None:
         self._instruction = instruction
@@ -67,7 +72,6 @@ class CodeWork:
         self._tests = tests
         self._seconds = seconds
         self._attempts = attempts
-        self._seen = list(before)
         self._level = level
         # By the user's folder and not by the copy, whose links may be anything after programs were at work.
         self._python = own_python(repository.folder, level)
@@ -95,15 +99,14 @@ class CodeWork:
             command, self._no_tests = found or command, why
         if why:
             self._events.append(Told(step=0, text=why))
-        if command.run:
-            await self._test(box, command.run, "")
+        before = await self._test(box, command.run, "", 0) if command.run else None
         repository = self._repository
         where = f" on branch {repository.branch}" if repository.branch else ""
         return first_prompt(
             self._instruction,
             name=repository.folder.name,
             at=f" at commit {repository.head[:12]}{where}" if repository.head else "",
-            before=self._seen[0] if self._seen else None,
+            before=before,
             no_tests=why,
             notes=[*self._notes, *self._python.notes],
             files=box.files,
@@ -114,49 +117,53 @@ class CodeWork:
 
     async def review(self, box: Sandbox, end: End) -> str | None:
         """Run the tests on what the model says is finished: why it is not, or None."""
-        tested = await self._look(box, again=True)
-        if tested is None:
+        tests = await self._look(box, again=True)
+        if not tests:
             return None
-        seen = compare(self._seen[0], tested)
+        tested = tests[-1]
+        seen = compare(tests[0], tested)
         left = self._attempts - tested.attempt
-        earlier = [one for one in self._seen[1:-1] if one.tree == tested.tree]
+        earlier = [one for one in tests[1:-1] if one.tree == tested.tree]
         if seen.passes or left <= 0 or (seen.good and earlier):
             return None
         return objection(seen, tested, left)
 
     async def grade(self, box: Sandbox, end: End) -> Grade:
         """By the project's tests. Work that was not said to be finished has not passed, whatever they say."""
-        tested = await self._look(box, again=False)
+        tests = await self._look(box, again=False)
         unfinished = "" if end.status == "done" else "The model did not say that it has finished. "
-        if tested is None:
+        if not tests:
             told = unfinished + (self._no_tests or "No tests were run; the rest is the model's own word.")
             return Grade(0.0, None if not unfinished else False, told)
-        seen = compare(self._seen[0], tested)
+        seen = compare(tests[0], tests[-1])
         if not seen.known and not unfinished:
             return Grade(0.0, None, seen.words)
         good = seen.good and not unfinished
         return Grade(float(good), good, unfinished + seen.words)
 
-    async def _look(self, box: Sandbox, *, again: bool) -> Tested | None:
-        """What the tests say of the work as it is now; None without tests. again: also if that is known."""
+    async def _look(self, box: Sandbox, *, again: bool) -> list[Tested]:
+        """All that the tests have said, the last of the work as it is now; none without tests. again: also if
+        that is known.
+        """
         await box.shell.end_all()
         tree, _ = await asyncio.to_thread(self._tree.take)
-        if not self._seen:
-            return None
-        last = self._seen[-1]
-        if last.tree == tree and not again:
-            return last
-        return await self._test(box, last.command, tree)
+        tests = await asyncio.to_thread(lambda: tests_of(read_run(self._events.folder).events))
+        if tests and (again or tests[-1].tree != tree):
+            tests.append(await self._test(box, tests[-1].command, tree, len(tests)))
+        return tests
 
-    async def _test(self, box: Sandbox, command: str, tree: str) -> Tested:
-        """Run the tests; what they leave behind in the workspace is taken away again."""
+    async def _test(self, box: Sandbox, command: str, tree: str, attempt: int) -> Tested:
+        """Run the tests; what they leave behind in the workspace is taken away again, also when they are
+        broken off.
+        """
         try:
             before: str | None = await box.snapshot("before the tests were run")
         except SandboxError:
             before = None
-        tested = await run_tests(box, command, self._seconds, len(self._seen), tree)
-        if before is not None:
-            await box.restore(before)
+        try:
+            tested = await run_tests(box, command, self._seconds, attempt, tree)
+        finally:
+            if before is not None:
+                await box.restore(before)
         self._events.append(tested)
-        self._seen.append(tested)
         return tested

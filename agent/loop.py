@@ -344,7 +344,7 @@ class Episode:
             raise MachineBroke(str(error)) from error
         self.budget.back_to(way.to)
         self._transcript.stepped_back(way.step, way.to, arrived.note, arrived.told, arrived.seen)
-        self.steering.went_back(arrived.note)
+        self.steering.went_back(way.to, arrived.note)
 
     def _take_up(self, standing: Standing) -> None:
         """Know what was said and used before."""

@@ -304,9 +304,10 @@ class Steering:
         finally:
             self.change(note="")
 
-    def went_back(self, note: str) -> None:
+    def went_back(self, step: int, note: str) -> None:
         """The run is before the step again; it holds if a person wanted it there."""
         self._written = []
+        self.change(step=step)
         if self.reach.went_back(note):
             self._single = 0
             self.change(paused=True)
