@@ -27,7 +27,7 @@ def tui(record_dir: RecordDir = None) -> None:
     _need_terminal("tui")
     from pilotfish.agent.tui.app import play
 
-    play(settings_of(record_dir=record_dir).record_dir)
+    _tell_who_waits(play(settings_of(record_dir=record_dir).record_dir))
 
 
 def attach(folder: Run) -> None:
@@ -35,7 +35,14 @@ def attach(folder: Run) -> None:
     _need_terminal("attach")
     from pilotfish.agent.tui.app import play
 
-    play(folder.parent, folder)
+    _tell_who_waits(play(folder.parent, folder))
+
+
+def _tell_who_waits(runs: list[str]) -> None:
+    from pilotfish.agent.show import say
+
+    for name in runs:
+        say(f"{name} waits for you: pilotfish attach {name}", sys.stderr)
 
 
 def _need_terminal(command: str) -> None:

@@ -60,6 +60,9 @@ class Judgement:
     why: str
 
 
+_DEFAULTS = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
+
+
 class Policy:
     """The rules of a run. A person may add to them while it is played."""
 
@@ -100,7 +103,9 @@ class Policy:
             return Judgement("allow", f"rules allow it: {'; '.join(map(spelt, allowing))}")
         if self._on_host and self.default == "allow" and _acts_on_screen(call):
             return Judgement("ask", "it acts on your own desktop, and no rule allows it")
-        return Judgement(self.default, f"no rule names it, and default_verdict is {self.default}")
+        return Judgement(
+            self.default, f"no rule names it, and such calls are {_DEFAULTS[self.default]} (default_verdict)"
+        )
 
 
 def spelt(rule: Rule) -> str:

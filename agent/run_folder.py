@@ -35,7 +35,7 @@ def find_run(named: Path) -> Path:
         if os.path.lexists(runs / named / EVENTS):
             return runs / named
         looked += f" and none in {runs / named}"
-    mend = f"`ls {runs}` lists the runs there are" if runs.is_dir() else f"no runs are in {runs} yet"
+    mend = "`pilotfish runs` lists those there are" if runs.is_dir() else f"no runs are in {runs} yet"
     raise LogError(f"There is no run '{named}' (no {EVENTS} {looked}); {mend}.")
 
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from pilotfish.agent.control.runs import look_at
 from pilotfish.agent.control.wire import (
     FROM_RUN,
     MAX_LINE,
@@ -46,10 +47,7 @@ class RunClient:
         try:
             reader, writer = await _open(folder)
         except OSError as error:
-            raise ControlError(
-                f"The run {folder.name} is not being played ({error.strerror or error}); pilotfish resume "
-                "goes on with it."
-            ) from error
+            raise ControlError(_why_not(folder, error)) from error
         try:
             line = await asyncio.wait_for(reader.readline(), 10)
             hello = FROM_RUN.validate_json(line)
@@ -119,6 +117,19 @@ class RunClient:
                 if not future.done():
                     future.set_exception(ConnectionError("the run has ended"))
             self._said.put_nowait(None)
+
+
+def _why_not(folder: Path, error: OSError) -> str:
+    """The sentence about a run that cannot be connected to."""
+    try:
+        found = look_at(folder)
+    except OSError:
+        return f"There is no run in {folder}; `pilotfish runs` lists those there are."
+    if found.playing:
+        return f"The run {folder.name} cannot be reached ({error.strerror or error}); try again in a moment."
+    if found.status == "finished":
+        return f"The run {folder.name} has finished; `pilotfish show {folder.name}` tells its steps."
+    return f"The run {folder.name} is not being played; `pilotfish resume {folder.name}` goes on with it."
 
 
 async def _open(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

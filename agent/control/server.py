@@ -225,7 +225,8 @@ class Server:
             self._tell_who()
         elif self._controller != client.number:
             raise Refusal(
-                f"Client {self._controller} controls this run; take control first, or wait until it is free."
+                f"Client {self._controller} controls this run; take control first (--force of `pilotfish "
+                "steer` does), or wait until it is free."
             )
         steering = self._steering
         match request:

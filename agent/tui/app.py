@@ -46,7 +46,7 @@ class Interface(App[None]):
     CSS_PATH = "styles.tcss"
     TITLE = "Pilotfish"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "help", "Help", key_display="?"),
+        Binding("question_mark,f1", "help", "Help", show=False, key_display="?"),
         Binding("f2", "light_or_dark", "Light or dark", show=False),
         Binding("f4", "rules", "Rules", show=False, tooltip="Which calls run, are asked about or are denied"),
     ]
@@ -61,6 +61,8 @@ class Interface(App[None]):
         self.record_dir, self.run_folder = record_dir, run
         self.terminal = terminal or Terminal("words")
         self.links: dict[Path, Link] = {}
+        self.left_waiting: list[str] = []
+        """The runs that waited for a person when the interface was left."""
         self._filters.append(Gate())
 
     def on_mount(self) -> None:
@@ -84,10 +86,12 @@ class Interface(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the command palette offers: all that has a key here, and what belongs to the application."""
+        offered = set()
         for node in (screen, self):
             for binding in Binding.make_bindings(type(node).BINDINGS):
                 action = f"{'app.' if node is self else ''}{binding.action}".replace("app.app.", "app.")
-                if binding.description and self._may(node, binding.action):
+                if binding.description and action not in offered and self._may(node, binding.action):
+                    offered.add(action)
                     says = binding.tooltip or binding.description
                     run = partial(screen.run_action, action)
                     yield SystemCommand(binding.description, f"{says} ({binding.key})", run)
@@ -126,6 +130,7 @@ class Interface(App[None]):
 
     async def on_unmount(self) -> None:
         """Leave the runs to themselves."""
+        self.left_waiting = [folder.name for folder, link in self.links.items() if link.questions]
         for link in self.links.values():
             await link.close()
 
@@ -135,8 +140,8 @@ class Interface(App[None]):
                 screen.heard(link, change)
 
 
-def play(record_dir: Path, run: Path | None = None) -> None:
-    """Show the interface until its user leaves it."""
+def play(record_dir: Path, run: Path | None = None) -> list[str]:
+    """Show the interface until its user leaves it; returns the runs that wait for one."""
     _restore_terminal()
     app = Interface(record_dir, run=run, terminal=find_out())
     with contextlib.suppress(asyncio.CancelledError):
@@ -144,6 +149,7 @@ def play(record_dir: Path, run: Path | None = None) -> None:
     fault = app._exception
     if fault is not None:
         raise fault.error if isinstance(fault, WorkerFailed) else fault
+    return app.left_waiting
 
 
 def _restore_terminal() -> None:

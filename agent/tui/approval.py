@@ -82,6 +82,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self._send = send
         self._deaf: Timer | None = None
         self._listening = self._unheard = False
+        self._said = ""
 
     def compose(self) -> ComposeResult:
         call = shortened(self.question.call.name, 60)
@@ -118,7 +119,10 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     def show_screen(self, frame: Frame | None, cursor: Point | None = None) -> None:
         """The live screen has changed."""
         self._frame, self._cursor = frame, cursor
-        self._show_picture()
+        if self._words() != self._said:
+            self._show()
+        else:
+            self._show_picture()
 
     def on_resize(self, event: events.Resize) -> None:
         """The picture stands beside the text, below it, or on a key."""
@@ -185,6 +189,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             self.query_one("#reason").display = False
             self.query_one("#answers").display = True
             self.query_one(ExactView).focus()
+        elif self.has_class("picture-only"):
+            self.action_picture()
         else:
             self.dismiss(None)
 
@@ -205,6 +211,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         """Change between text and picture where both have no room."""
         if not self._writing:
             self.toggle_class("picture-only")
+            self._show_status()
             self.call_after_refresh(self._show_picture)
 
     @property
@@ -261,18 +268,23 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             self._unheard = False
             self._refuse("A key pressed just as this was shown was not heeded; press it again.")
 
+    def _words(self) -> str:
+        """What the call would do on the screen as it is now."""
+        if self._frame is None:
+            return f"pixel ({self._pixel[0]}, {self._pixel[1]})" if self._pixel else ""
+        height, width, _ = self._frame.shape
+        what = proposal(self._call, width, height, self._cursor, self._pixel)
+        if not (what.point or what.region or what.start):
+            return ""
+        if not what.point:
+            return what.words
+        colour = colour_at(self._frame, what.point)
+        return f"{what.words}, where the colour is {colour or 'none: that is outside the screen'}"
+
     def _show(self) -> None:
-        words = ""
-        if self._frame is not None:
-            height, width, _ = self._frame.shape
-            what = proposal(self._call, width, height, self._cursor, self._pixel)
-            if what.point or what.region or what.start:
-                words = what.words
-                if what.point:
-                    words += f", where it is {colour_at(self._frame, what.point) or 'outside the screen'}"
-        elif self._pixel:
-            words = f"pixel ({self._pixel[0]}, {self._pixel[1]})"
-        self.query_one(ExactView).show(question_lines(self.question, self._call, words, edited=self._edited))
+        self._said = self._words()
+        lines = question_lines(self.question, self._call, self._said, edited=self._edited)
+        self.query_one(ExactView).show(lines)
         self._show_picture()
 
     @property
@@ -293,7 +305,9 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         status.remove_class("refusing")
         below = self.query_one(ExactView).below
         other = "Esc: later" if self._frame is None else "v: the screen, Esc: later"
-        if not self._listening:
+        if self.has_class("picture-only"):
+            status.update("v, Esc: what it says")
+        elif not self._listening:
             status.update("…")
         elif below:
             status.update(f"{counted(below, 'more row')} below (Page Down), {other}")

@@ -64,10 +64,10 @@ class ExactView(ScrollView, can_focus=True):
     }
     DEFAULT_CSS = """
     ExactView { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    ExactView > .exact--gutter { color: $text-muted; }
+    ExactView > .exact--gutter { color: $foreground-muted; }
     ExactView > .exact--head { text-style: bold; color: $text-accent; }
     ExactView > .exact--warning { text-style: bold; color: $text-warning; }
-    ExactView > .exact--faint { color: $text-muted; }
+    ExactView > .exact--faint { color: $foreground-muted; }
     ExactView > .exact--added { color: $text-success; }
     ExactView > .exact--removed { color: $text-error; }
     """

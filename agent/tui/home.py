@@ -12,11 +12,11 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from pilotfish.agent.control.client import ControlError
-from pilotfish.agent.control.spawn import StartError, start_supervised
 from pilotfish.agent.control.wire import Stop
 from pilotfish.agent.safetext import counted
 from pilotfish.agent.settings import SettingsError, load_settings
 from pilotfish.agent.tui.dialogs import Confirm
+from pilotfish.agent.tui.going_on import go_on
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.page import write_page
 from pilotfish.agent.tui.run_list import WAITS, RunList
@@ -47,6 +47,7 @@ class Home(Screen[None]):
         Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
         Binding("x", "stop", "Stop", tooltip="Stop the run in order"),
         Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
+        Binding("question_mark", "app.help", "Help", key_display="?"),
     ]
 
     def __init__(self) -> None:
@@ -192,12 +193,7 @@ class Home(Screen[None]):
             self.run_worker(self._resume(run))
 
     async def _resume(self, run: Run) -> None:
-        notify(self, f"Going on with {run.folder.name}…", timeout=3)
-        try:
-            await start_supervised(["resume", str(run.folder)])
-        except (StartError, OSError) as error:
-            notify(self, sentence(error), severity="error")
-        else:
+        if await go_on(self, run.folder):
             self.look()
             self._open(run.folder)
 

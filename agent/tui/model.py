@@ -197,6 +197,8 @@ class RunModel(Summary):
                     self._row("mark", event)
             case log.Paused() | log.TookOver() | log.GaveBack() | log.RuleAdded() | log.Resumed():
                 self._row("mark", event)
+            case log.RunEnded(status="finished") if self.rows and self.rows[-1].kind == "end":
+                self.rows[-1].add(event)  # it says nothing that the end of its task does not
             case log.EpisodeEnded() | log.RunEnded() | log.HandedBack():
                 self._row("end", event)
         if isinstance(event, log.Decided | log.Resulted | log.EpisodeEnded | log.RunEnded):

@@ -31,7 +31,7 @@ def question_lines(
     if not re.fullmatch(r"[a-z_]{1,16}", call.name):  # such a name stands whole in the title
         lines += [Line("The tool", "head"), *numbered(call.name)]
     for name, value in call.arguments.items():
-        lines += [Line(f"{name}: {_kind(value)}", "head"), *numbered(argument_text(value))]
+        lines += [Line(f"{name}{_kind(name, value)}", "head"), *numbered(argument_text(value))]
     if not call.arguments:
         lines.append(Line("It has no arguments.", "faint"))
     if question.diff and not edited:
@@ -52,14 +52,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _kind(value: Any) -> str:
+def _kind(name: str, value: Any) -> str:
+    """What is to be known of an argument beside its name and itself."""
     if not isinstance(value, str):
-        return "JSON"
+        return ", on the grid of 0 to 1000" if name.endswith("coordinate") else ""
     lines = value.count("\n") + 1
-    parts = [f"{len(value):,} character{'s' if len(value) != 1 else ''}"]
     if lines > 1:
-        parts.append(f"{lines:,} lines")
-    return "text, " + ", ".join(parts)
+        return f", {len(value):,} characters in {lines:,} lines"
+    return f", {len(value):,} characters" if len(value) > 60 else ""
 
 
 def _tone(line: Line) -> str:

@@ -48,7 +48,7 @@ class RunList(RowList):
     RunList > .run--live { color: $text-primary; text-style: bold; }
     RunList > .run--good { color: $text-success; }
     RunList > .run--bad { color: $text-error; }
-    RunList > .run--faint { color: $text-muted; }
+    RunList > .run--faint { color: $foreground-muted; }
     """
 
     def __init__(self, links: Mapping[Path, Link], *, id: str | None = None) -> None:

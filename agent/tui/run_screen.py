@@ -16,6 +16,7 @@ from textual.widgets import ContentSwitcher, Footer, Input
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
 from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.going_on import go_on
 from pilotfish.agent.tui.link import Change, Link, may_be_played
 from pilotfish.agent.tui.looking import Looking
 from pilotfish.agent.tui.model import Row, RunModel
@@ -51,6 +52,8 @@ class RunScreen(Looking, Steering, Searching):
         "mouse and keyboard over, or stop it. A call that needs your word opens a dialog by itself."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "leave", "Back", tooltip="Leave this run; it goes on by itself"),
+        Binding("question_mark", "app.help", "Help", key_display="?"),
         Binding("enter", "details", "Details", show=False),
         Binding("1", "tab(0)", "Step", show=False, tooltip="Everything about the chosen step"),
         Binding("2", "tab(1)", "Screen", show=False, tooltip="The screen, live or at the chosen step"),
@@ -61,7 +64,7 @@ class RunScreen(Looking, Steering, Searching):
         Binding("n", "found(1)", "Next match", show=False),
         Binding("N", "found(-1)", "Match before", show=False),
         Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
-        Binding("q", "leave", "Back", tooltip="Leave this run; it goes on by itself"),
+        Binding("r", "resume", "Resume", tooltip="Go on with a run that was stopped or broken off"),
         Binding("escape", "back", "Back", show=False),
     ]
 
@@ -305,6 +308,10 @@ class RunScreen(Looking, Steering, Searching):
             self.set_focus(steps)
         else:
             self.action_leave()
+
+    def action_resume(self) -> None:
+        """Go on with the run, in a process of its own."""
+        self.run_worker(go_on(self, self.folder))
 
     def action_page(self) -> None:
         """Write the page that replays the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from pathlib import Path
 from typing import ClassVar
 
@@ -209,6 +210,8 @@ def hint(what: str, settings: Settings, model: str) -> str:
 
     task = None
     said = "An instruction."
+    if " " not in what and (near := _near(what)):
+        said = f"An instruction; did you mean the task {near}?"
     if is_task(what):
         try:
             task = find_task(what)
@@ -216,4 +219,14 @@ def hint(what: str, settings: Settings, model: str) -> str:
             return str(error)
         said = f"A task: {shortened(task.instruction, 200)}" if task.instruction else "A task."
     lack = shortcoming(settings.model_copy(update={"model": model or settings.model}), task)
-    return f"{said} {lack.replace('give --model', 'choose as the model')}" if lack else said
+    if not lack:
+        return said
+    lack = lack.replace("give --model", "choose as the model").replace("another --model", "another model")
+    return f"{said} {lack}"
+
+
+def _near(what: str) -> str:
+    """The task that is spelt nearly so, or '' for none."""
+    names = task_names()
+    same = [name for name in names if name.partition("/")[2] == what]
+    return next(iter(same or difflib.get_close_matches(what, names, 1, 0.8)), "")

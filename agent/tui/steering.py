@@ -50,6 +50,9 @@ class Steering(RunBase):
                 return state is not None and state.can_step_back
             case "take_over":
                 return state is not None and state.can_take_over
+            case "resume":
+                ended = self.model.ended
+                return not self.live and not (ended is not None and ended.status == "finished")
             case _:
                 return True
 
@@ -87,7 +90,7 @@ class Steering(RunBase):
             row = next(
                 (one for one in reversed(self.model.rows) if one.kind == "step" and not one.undone), None
             )
-        if row is None or row.kind != "step" or row.undone or row.depth:
+        if row is None or not row.step or row.undone or row.depth:
             notify(
                 self, "Choose a step of the list first; the run goes back to before it.", severity="warning"
             )

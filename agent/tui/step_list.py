@@ -30,11 +30,11 @@ class StepList(RowList):
         "step--live",
     }
     DEFAULT_CSS = """
-    StepList > .step--undone { text-style: strike; color: $text-muted; }
+    StepList > .step--undone { text-style: strike; color: $foreground-muted; }
     StepList > .step--task { color: $text-accent; text-style: bold; }
     StepList > .step--fault { color: $text-error; }
     StepList > .step--person { color: $text-warning; }
-    StepList > .step--faint { color: $text-muted; }
+    StepList > .step--faint { color: $foreground-muted; }
     StepList > .step--live { text-style: italic; color: $text-success; }
     """
 

@@ -22,6 +22,7 @@ from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.text import Plain, notify, sentence
 
 WAY_OUT = "ctrl+right_square_bracket"
+_YOURS = "Mouse and keyboard are yours. Ctrl+] hands them back."
 Send = Callable[[wire.Request], Awaitable[Any]]
 _BUTTONS: dict[int, Literal["left", "middle", "right"]] = {1: "left", 2: "middle", 3: "right"}
 _KEYS = {
@@ -242,13 +243,15 @@ class TakeOver(ModalScreen[None]):
     def _write_note(self, on: bool) -> None:
         note = self.query_one("#note", PlainInput)
         note.display = on
+        if self._has_it:
+            self._say("Enter hands back, with this note; Escape goes on." if on else _YOURS)
         self.set_focus(note if on else None)  # at once: what is typed next belongs there
 
     async def _take(self) -> None:
         try:
             await self._send(wire.TakeOver(on=True))
             self._has_it = True
-            self._say("Mouse and keyboard are yours. Ctrl+] hands them back.")
+            self._say(_YOURS)
             while True:
                 await self._more.wait()
                 self._more.clear()

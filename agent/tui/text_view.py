@@ -36,11 +36,11 @@ class TextView(Window):
     }
     DEFAULT_CSS = """
     TextView > .text--head { text-style: bold; color: $accent; }
-    TextView > .text--thinking { color: $text-muted; text-style: italic; }
+    TextView > .text--thinking { color: $foreground-muted; text-style: italic; }
     TextView > .text--call { color: $text-primary; }
     TextView > .text--fault { color: $text-error; }
     TextView > .text--person { color: $text-warning; }
-    TextView > .text--faint { color: $text-muted; }
+    TextView > .text--faint { color: $foreground-muted; }
     TextView > .text--found { text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

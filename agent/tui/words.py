@@ -87,6 +87,8 @@ def head(row: Row) -> str:
             return f"{name}: {event.instruction}" if event.instruction else name
         case log.Answered():
             calls = "; ".join(brief_call(call) for call in event.calls)
+            if (edited := _edited(row)) is not None and event.calls:
+                calls = f"edited: {brief_call(event.calls[0].model_copy(update={'arguments': edited}))}"
             return calls or event.text.strip() or "said nothing"
         case log.Told() | log.SentBack() | log.Spoken():
             return event.text
@@ -119,6 +121,12 @@ def head(row: Row) -> str:
             return f"handed back {counted(len(event.changed), 'changed file')} as {event.patch}"
         case _:
             return event.type
+
+
+def _edited(row: Row) -> dict[str, Any] | None:
+    """The arguments that a person has put in place of the model's."""
+    decided = (event for event in row.events if isinstance(event, log.Decided))
+    return next((event.arguments for event in decided if event.arguments is not None), None)
 
 
 def mark(row: Row) -> str:
@@ -212,6 +220,8 @@ def _parts(event: log.Event) -> Iterator[Part]:
             yield Part(f"The end: {event.end}, {verdict(event.passed)}", event.reason)
             yield Part("Answer", event.answer)
             yield Part("Took", f"{counted(event.steps, 'step')}, {duration(event.seconds)}", "faint")
+        case log.RunEnded():
+            yield Part(f"The run {event.status}", event.reason)
         case log.HandedBack():
             changed = [" ".join(filter(None, one)) for one in event.changed]
             yield Part("Handed back", "\n".join([event.patch, event.branch, *changed, *event.notes]))

@@ -85,7 +85,7 @@ async def test_the_socket_is_private_and_gone_at_the_end(tmp_path: Path) -> None
         assert (client.hello.pid, client.hello.folder) == (os.getpid(), str(folder))
     assert not (folder / SOCKET).exists()
     assert [message async for message in client.messages()][-1:] != [None]
-    with pytest.raises(ControlError, match="is not being played"):
+    with pytest.raises(ControlError, match="There is no run in"):
         await RunClient.connect(folder)
 
 

@@ -266,7 +266,7 @@ async def test_a_run_is_named_by_its_id_alone(
     assert as_json("diff", run.folder)["changes"] == as_json("diff", "r")["changes"]
     assert "The run r has finished" in as_json("resume", "r")["error"]
     sentence = "There is no run '{}' (no events.jsonl in {}); {}."
-    lists = "`ls runs` lists the runs there are"
+    lists = "`pilotfish runs` lists those there are"
     for command in ("snapshots", "diff", "restore", "apply", "replay", "resume"):
         unknown = as_json(command, "x")
         assert (unknown["status"], unknown["error"]) == (

@@ -133,7 +133,7 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     asyncio.run(holds(asking))
     steer("go-on")
     assert not asyncio.run(ended(asking)).passed
-    assert "is not being played" in steer("status")["error"]
+    assert "has finished; `pilotfish show" in steer("status")["error"]
     assert command_here("steer", str(asking), "tell").status == 2
     run = read_run(asking)
     assert [e.text for e in run.events if isinstance(e, Spoken)] == ["Hurry."]
@@ -141,7 +141,7 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     assert (asking / "workspace" / "lines").read_text() == "1\n3\n"
     assert "denied: not this" in (asking / OUTPUT).read_text()
     shown_text = command_here("show", str(asking)).out
-    assert "asks: no rule names it, and default_verdict is ask" in shown_text
+    assert "asks: no rule names it, and such calls are asked about (default_verdict)" in shown_text
     assert "user  Hurry." in shown_text
 
 

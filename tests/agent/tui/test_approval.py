@@ -315,7 +315,7 @@ async def test_the_screen_shows_the_click_and_its_pixel() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await _listening(pilot, app)
         said = " ".join(text.strip() for _, text, _ in _rows(app.dialog.query_one(ExactView)))
-        assert "left click at pixel (320, 200), where it is #28a050" in said
+        assert "left click at pixel (320, 200), where the colour is #28a050" in said
         assert "pixel (320, 200) is #28a050" in shown_text(app)
 
 

@@ -30,7 +30,7 @@ def test_rows_plan_and_cost_of_a_run() -> None:
         made_runs.step(2, "false", "failed", ok=False),
         made_runs.end(2),
     )
-    assert [row.kind for row in model.rows] == ["note", "task", "step", "step", "end", "end"]
+    assert [row.kind for row in model.rows] == ["note", "task", "step", "step", "end"]
     assert [mark(row) for row in model.rows if row.kind == "step"] == ["+", "!"]
     assert head(model.rows[2]) == "shell ls"
     assert [item.title for item in model.plan] == ["Look"]

@@ -40,11 +40,11 @@ def test_the_next_start_puts_a_terminal_in_order_that_a_killed_interface_left(tm
     folder = made_runs.finished(tmp_path / "run")
     log = (folder / "events.jsonl").read_bytes()
     with on_terminal("attach", str(folder)) as terminal:
-        terminal.wait("the run finished")
+        terminal.wait("The run finished")
         os.kill(terminal.process.pid, signal.SIGKILL)
         terminal.process.wait()
         again = Terminal(["attach", str(folder)], on=terminal)
-        again.wait("the run finished")
+        again.wait("The run finished")
         raw = again.raw
         assert raw.index(b"\x1b[?1003l") < raw.index(b"\x1b[?1049l") < raw.index(b"\x1b[?1049h")
         follower = os.open(terminal.name, os.O_RDWR | os.O_NOCTTY)

@@ -71,8 +71,8 @@ async def _run(app: Interface, pilot: Pilot[Any]) -> None:
         await pilot.press("n")
     await _home(app, pilot)
     await pilot.press("down", "down", "enter")
-    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.steps.count == 10)
-    await pilot.press("up", "up")
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.steps.count == 9)
+    await pilot.press("up")
     run = app.screen
     await until(pilot, lambda: isinstance(run, RunScreen) and run.steps.cursor == 7)
 
