@@ -117,10 +117,6 @@ def _snapshot(events: Sequence[log.Event], step: int) -> str:
     return ""
 
 
-def _uses_shell(events: Sequence[log.Event]) -> bool:
-    return any(isinstance(event, log.Intended) and event.call.name == "shell" for event in events)
-
-
 def _reached(events: Sequence[log.Event]) -> str:
     hosts = {
         f"{attempt.host}:{attempt.port}"

@@ -21,9 +21,7 @@ def beside(one: Story, other: Story) -> list[Row]:
     rows: list[Row] = []
     firsts = [0, 0]
     for number in range(max(len(one.episodes), len(other.episodes))):
-        pair = [
-            story.episodes[number].entries if number < len(story.episodes) else [] for story in (one, other)
-        ]
+        pair = [_entries(story, number) for story in (one, other)]
         rows += _episode(pair[0], pair[1], firsts)
         firsts = [first + len(entries) for first, entries in zip(firsts, pair, strict=True)]
     return rows

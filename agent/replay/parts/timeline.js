@@ -82,11 +82,10 @@ new ResizeObserver(drawTimeline).observe(ticks);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawTimeline);
 
 function fillLegend() {
-  const styles = { failed: "--bad", asked: "--asked", person: "--person", network: "--mark", subtask: "--bar" };
-  byId("legend").replaceChildren(...Object.entries(styles).filter(([tag]) => rows.some((row) => hasTag(row, tag))).map(([tag, color]) => {
+  byId("legend").replaceChildren(...Object.entries(COLORS).filter(([tag]) => rows.some((row) => hasTag(row, tag))).map(([tag, color]) => {
     const item = make("span"), dot = make("i");
     dot.style.background = `var(${color})`;
-    item.append(dot, tag === "failed" ? "failed or denied" : TAGS[tag]);
+    item.append(dot, TAGS[tag]);
     return item;
   }));
 }
