@@ -9,6 +9,7 @@ from typing import Any
 from pilotfish.agent.bench_miniwob import GOOD, in_sentences
 from pilotfish.agent.events import LogError
 from pilotfish.agent.show import sandbox_note
+from pilotfish.agent.whole_file import write_whole
 
 PAGE = "report.html"
 _STYLE = """
@@ -43,10 +44,8 @@ def write_page(result: dict[str, Any]) -> str:
     Raises `LogError` where that cannot be written.
     """
     path = Path(result["folder"]) / PAGE
-    draft = path.with_name(f".{PAGE}.tmp")
     try:
-        draft.write_text(page(result), encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, page(result).encode())
     except OSError as error:
         raise LogError(f"Cannot write {path} ({error.strerror}); free some room there.") from error
     return str(path)

@@ -109,10 +109,11 @@ def replay(
         raise typer.Exit(exit_status() if report["stopped"] else 0 if report["equal"] else FAILED)
     if atif is not None:
         from pilotfish.agent.atif import to_atif
+        from pilotfish.agent.whole_file import write_whole
 
         document = json.dumps(to_atif(found, episode), indent=1)
         try:
-            atif.write_text(document + "\n", encoding="utf-8")
+            write_whole(atif, f"{document}\n".encode())
         except OSError as error:
             raise LogError(f"Cannot write {atif} ({error.strerror}); choose another file.") from error
         path = atif

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -35,6 +34,7 @@ from pilotfish.agent.run_folder import (
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import check_start
 from pilotfish.agent.stopping import Stop, stop_on_signals
+from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import Model, ModelError
 from pilotfish.sandbox import SandboxError
 from pilotfish.sandbox.repository import Repository, find_repository
@@ -320,13 +320,9 @@ def _message(instruction: str, answer: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Put a file in place whole. Raises `LogError`."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        draft.write_bytes(data)
-        draft.replace(path)
+        write_whole(path, data)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise log.LogError(
             f"Cannot write {path} ({error.strerror}); free some space, then `pilotfish resume` writes it."
         ) from error

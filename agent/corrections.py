@@ -26,6 +26,7 @@ import numpy as np
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import developer_turn, first_turn, observation_word, tool_turn
 from pilotfish.agent.reply import read_reply
+from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import Clip, Limits, Message, Model, ToolCall, ToolSpec
 from pilotfish.model.training.loader import decode
 from pilotfish.model.training.samples import WORDS_PATH, turning
@@ -207,9 +208,7 @@ class Corrector(Worker):
     def _write(self) -> None:
         super()._write()
         state = {"seed": self._settings.seed, "drawn": self._drawn}
-        temporary = self._progress_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state), encoding="utf-8")
-        temporary.replace(self._progress_file)
+        write_whole(self._progress_file, json.dumps(state).encode())
 
 
 class Report(Totals):

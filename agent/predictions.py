@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from pilotfish.agent import events as log
+from pilotfish.agent.whole_file import write_whole
 
 _FORMS = {"instance_id": ("predictions.jsonl", True), "task_id": ("samples.jsonl", False)}
 """The first field of a product: the name of its file, and whether that names the model
@@ -30,10 +31,8 @@ def write_predictions(run: log.RunLog) -> list[str]:
 
 
 def _write(path: Path, text: str) -> str:
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, f"{text}\n".encode())
     except OSError as error:
         raise log.LogError(f"Cannot write {path} ({error.strerror}); free some room there.") from error
     return str(path)

@@ -21,6 +21,7 @@ from pilotfish.agent.code_prompt import marked, new_mark
 from pilotfish.agent.prompt import developer_turn
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.safetext import all_encodable
+from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import (
     KeepsPrefixes,
     Limits,
@@ -273,7 +274,7 @@ class RepositoryPrefix:
         about = {"text": self.text, "tokens": layout.tokens, "laid": layout.text, "files": layout.files}
         data = json.dumps(about | {"left_out": layout.left_out}, ensure_ascii=True).encode()
         try:
-            path.write_bytes(data)
+            write_whole(path, data)
         except OSError as error:
             raise IndexingError(f"{path} cannot be written ({error.strerror})") from None
         return hashlib.sha256(data).hexdigest()

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pilotfish.agent.policy import Rule
+from pilotfish.agent.whole_file import write_whole
 
 _MARK = "\ufeff"
 
@@ -105,7 +105,7 @@ def _rewrite(path: Path, rule: Rule) -> None:
     for candidate in _candidates(text, fields):
         try:
             if tomllib.loads(candidate.removeprefix(_MARK)) == wanted:
-                return _replace(path, candidate.encode())
+                return write_whole(path, candidate.encode())
         except tomllib.TOMLDecodeError:
             continue
     raise no_more
@@ -126,7 +126,7 @@ def _rewrite_all(path: Path, rules: Sequence[Rule]) -> None:
             made = next(_candidates(made, rule.model_dump(exclude_defaults=True)))
         with contextlib.suppress(tomllib.TOMLDecodeError):
             if tomllib.loads(made.removeprefix(_MARK)) == wanted:
-                return _replace(path, made.encode())
+                return write_whole(path, made.encode())
     raise RuleFileError(
         f"The `rules` in {path} have a form that cannot be changed here; change them by hand."
     )
@@ -161,21 +161,6 @@ def _string(value: str) -> str:
     """A basic string of TOML, whose escapes are those of JSON, except that it knows no surrogates."""
     text = json.dumps(value, ensure_ascii=False)
     return re.sub("[\x7f]", lambda found: f"\\u{ord(found.group()):04x}", text)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
 
 
 def _has_rules(path: Path) -> bool:

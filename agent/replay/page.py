@@ -24,6 +24,7 @@ from pilotfish.agent.replay.frames import Embedding
 from pilotfish.agent.replay.story import Episode, Story
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.show import run_note
+from pilotfish.agent.whole_file import write_whole
 
 PAGE = "replay.html"
 _PARTS = Path(__file__).with_name("parts")
@@ -48,11 +49,8 @@ def write_replay(
     """
     path = run.folder / PAGE if path is None else path
     pieces = _pieces(run, episodes, other, max_mib)
-    before = next(pieces)
     try:
-        with path.open("w", encoding="utf-8") as file:
-            file.write(before)
-            file.writelines(pieces)
+        write_whole(path, (piece.encode() for piece in pieces))
     except OSError as error:
         raise log.LogError(
             f"Cannot write {path} ({error.strerror}); choose another file with --out."
