@@ -119,13 +119,13 @@ class Episode:
     _transcript: Transcript = field(init=False)
     _decider: Decider = field(init=False)
     _executor: Executor = field(init=False)
-    _answer: str = ""
-    _breaking: asyncio.Task[str] | None = None
+    _answer: str = field(init=False, default="")
+    _breaking: asyncio.Task[str] | None = field(init=False, default=None)
     """Ends, with a sentence, when the machine does not work any more."""
-    _keeper: Keeper | None = None
-    _pending: Reply | None = None
+    _keeper: Keeper | None = field(init=False, default=None)
+    _pending: Reply | None = field(init=False, default=None)
     """An answer of which an earlier process had asked whether it may run."""
-    _later: list[Message] = field(default_factory=list)
+    _later: list[Message] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._view = View(self.environment, self.box, self.watching)

@@ -70,11 +70,6 @@ async def hand_over(whole: Episode, text: str) -> ToolResult:
         hand_over=None,
         keeps_tools=False,
         is_part=True,
-        _answer="",
-        _breaking=None,
-        _keeper=None,
-        _pending=None,
-        _later=[],
     )
     try:
         outcome = await part.run()
