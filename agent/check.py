@@ -20,6 +20,7 @@ from pilotfish.agent.code_work import code_spec
 from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.health import Health
 from pilotfish.agent.limits import MachineBroke, Stopped
+from pilotfish.agent.project_python import own_python
 from pilotfish.agent.reenact import Compared, Reenactment, recorded_calls
 from pilotfish.agent.run import Target, environment_of, resolve
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE
@@ -224,7 +225,8 @@ def _code_spec(run: log.RunLog, settings: Settings) -> SandboxSpec:
     """The sandbox of `pilotfish code`, which needs the user's repository to be there."""
     target = log.option_of(run.started, "target")
     repository = find_repository(Path(str(target.get("repository"))))
-    return code_spec(WorkTree(run.folder), repository, settings.sandbox_level)
+    level = settings.sandbox_level
+    return code_spec(WorkTree(run.folder), repository, level, own_python(repository.folder, level))
 
 
 def _notes(run: log.RunLog, scene: Scene) -> list[str]:

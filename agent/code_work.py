@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pilotfish.agent.code_prompt import first_prompt, objection
 from pilotfish.agent.events import Event, EventLog, Tested, Told, live, read_run
-from pilotfish.agent.project_python import own_python
+from pilotfish.agent.project_python import OwnPython, own_python
 from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
 from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
 from pilotfish.sandbox.repository import Repository
@@ -20,9 +20,8 @@ _SHOWN_AT = "/opt/pilotfish/objects-{}"
 """Where folders of objects are for programs inside."""
 
 
-def code_spec(tree: WorkTree, repository: Repository, level: int) -> SandboxSpec:
+def code_spec(tree: WorkTree, repository: Repository, level: int, python: OwnPython) -> SandboxSpec:
     """The sandbox for work on a copy: with the objects of its commits and the project's own Python."""
-    python = own_python(repository.folder, level)
     return SandboxSpec(
         desktop=False,
         workspace=tree.folder,
@@ -78,7 +77,7 @@ class CodeWork:
         self._no_tests = ""
 
     def sandbox_spec(self) -> SandboxSpec:
-        return code_spec(self._tree, self._repository, self._level)
+        return code_spec(self._tree, self._repository, self._level, self._python)
 
     def screen(self, box: Sandbox) -> Screen | None:
         return None
