@@ -13,7 +13,8 @@ import posixpath
 import re
 import shlex
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -54,37 +55,54 @@ def line_of(arguments: Mapping[str, Any]) -> str | None:
     return next((value for value in values if isinstance(value, str)), None)
 
 
-def paths_of(name: str, arguments: Mapping[str, Any], files: Files | None) -> list[Forms]:
-    """The files that the arguments of a call name: for the shell its words and its redirections."""
-    if name == "shell":
-        lines = [value for key in _LINES if isinstance(value := arguments.get(key), str)]
-        return [path for line in lines for path in paths_in(line, files)]
-    found = []
-    for key in _PATHS:
-        value = arguments.get(key)
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str) and one:
-                found.append(_forms(one, files))
-    if isinstance(url := arguments.get("url"), str):
-        found += [_forms(path, files) for path in _files_in_address(url)]
-    return found
+class Named:
+    """What one call names, worked out when it is first asked for and once: all rules are held against the
+    same files, whatever happens to links meanwhile.
+    """
+
+    def __init__(self, tool: str, arguments: Mapping[str, Any], files: Files | None) -> None:
+        """files: of the workspace, in which links are followed; None follows none."""
+        self.tool = tool
+        self.line = line_of(arguments)
+        self._arguments = arguments
+        self._forms = cache(partial(_forms, files=files))
+        self.paths_in = cache(self._paths_in)
+        self.hosts_in = cache(_hosts_in)
+
+    @cached_property
+    def paths(self) -> list[Forms]:
+        """The files that its arguments name: for the shell its words and its redirections."""
+        if self.tool == "shell":
+            return [path for line in self._texts(_LINES) for path in self.paths_in(line)]
+        found = []
+        for key in _PATHS:
+            value = self._arguments.get(key)
+            for one in value if isinstance(value, list) else [value]:
+                if isinstance(one, str) and one:
+                    found.append(self._forms(one))
+        for url in self._texts(["url"]):
+            found += [self._forms(path) for path in _files_in_address(url)]
+        return found
+
+    @cached_property
+    def hosts(self) -> list[Forms]:
+        """The hosts that its arguments name: of the browser where it goes, else in what is typed."""
+        if self.tool == "browser":
+            return _in_address(str(self._arguments.get("url") or ""))
+        keys = (*_LINES, "text") if self.tool in ("shell", "computer") else ()
+        return [host for text in self._texts(keys) for host in self.hosts_in(text)]
+
+    def _texts(self, keys: Iterable[str]) -> list[str]:
+        return [text for key in keys if isinstance(text := self._arguments.get(key), str)]
+
+    def _paths_in(self, line: str) -> list[Forms]:
+        """The words of a shell line that could be paths, without quotes, behind `=` and in redirections."""
+        words = list(dict.fromkeys(_words(line)))
+        forms = self._forms if len(words) <= _MOST_LINKS else partial(_forms, files=None)
+        return [forms(word) for word in words]
 
 
-def paths_in(line: str, files: Files | None) -> list[Forms]:
-    """The words of a shell line that could be paths, without quotes, also behind `=` and in redirections."""
-    words = list(dict.fromkeys(_words(line)))
-    return [_forms(word, files if len(words) <= _MOST_LINKS else None) for word in words]
-
-
-def hosts_of(name: str, arguments: Mapping[str, Any]) -> list[Forms]:
-    """The hosts that the arguments of a call name: of the browser where it goes, else in what is typed."""
-    if name == "browser":
-        return _in_address(str(arguments.get("url") or ""))
-    keys = (*_LINES, "text") if name in ("shell", "computer") else ()
-    return [host for key in keys if isinstance(text := arguments.get(key), str) for host in hosts_in(text)]
-
-
-def hosts_in(line: str) -> list[Forms]:
+def _hosts_in(line: str) -> list[Forms]:
     """The hosts in a text: of addresses, behind an `@`, and whatever looks like one beside a program that
     asks hosts.
     """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from pilotfish.agent.events import CallData
-from pilotfish.agent.named import Forms, hosts_in, hosts_of, line_of, paths_in, paths_of
+from pilotfish.agent.named import Forms, Named, line_of
 from pilotfish.agent.safetext import visible, warnings
 from pilotfish.model.protocol import ToolCall
 
@@ -94,12 +94,13 @@ class Policy:
 
     def _judge(self, call: ToolCall | CallData, files: Files | None) -> Judgement:
         rules = [rule for rule in self.rules if _names(rule, call)]
+        named = Named(call.name, call.arguments, files)
         for verdict in ("deny", "ask"):
             for rule in rules:
-                if rule.verdict == verdict and _catches(rule, call, files):
+                if rule.verdict == verdict and _catches(rule, named):
                     return Judgement(verdict, f"a rule says {verdict}: {spelt(rule)}")
         allowing = [rule for rule in rules if rule.verdict == "allow"]
-        if _allowed(allowing, call, files):
+        if _allowed(allowing, named):
             return Judgement("allow", f"rules allow it: {'; '.join(map(spelt, allowing))}")
         if self._on_host and self.default == "allow" and _acts_on_screen(call):
             return Judgement("ask", "it acts on your own desktop, and no rule allows it")
@@ -174,21 +175,16 @@ def _names(rule: Rule, call: ToolCall | CallData) -> bool:
     return fnmatchcase(call.name, rule.tool) and fnmatchcase(action, rule.action)
 
 
-def _catches(rule: Rule, call: ToolCall | CallData, files: Files | None) -> bool:
+def _catches(rule: Rule, call: Named) -> bool:
     """Whether a deny or ask rule that names the call also catches its command, or any part of it, and a file
     and a host that it names.
     """
-    line = line_of(call.arguments)
-    if rule.command is not None and (line is None or not _any_part(rule.command, line)):
+    if rule.command is not None and (call.line is None or not _any_part(rule.command, call.line)):
         return False
-    if rule.path is not None and not any(
-        _reaches(rule.path, form) for path in paths_of(call.name, call.arguments, files) for form in path
-    ):
+    if rule.path is not None and not any(_reaches(rule.path, form) for path in call.paths for form in path):
         return False
     return rule.network is None or any(
-        fnmatchcase(form, rule.network.lower())
-        for host in hosts_of(call.name, call.arguments)
-        for form in host
+        fnmatchcase(form, rule.network.lower()) for host in call.hosts for form in host
     )
 
 
@@ -202,15 +198,15 @@ def _reaches(glob: str, path: str) -> bool:
     return any(fnmatchcase(name, glob) for name in names) or glob in (f"{path}/*", f"{path}/**")
 
 
-def _allowed(rules: Sequence[Rule], call: ToolCall | CallData, files: Files | None) -> bool:
+def _allowed(rules: Sequence[Rule], call: Named) -> bool:
     """Whether these allow rules cover the whole call."""
     if any(rule.command is None and rule.path is None and rule.network is None for rule in rules):
         return True
-    line = line_of(call.arguments)
-    if call.name != "shell" and any(
+    line = call.line
+    if call.tool != "shell" and any(
         (rule.command is None or (line is not None and fnmatchcase(line.strip(), rule.command)))
-        and _all_named(rule.path, paths_of(call.name, call.arguments, files))
-        and _all_named(rule.network, hosts_of(call.name, call.arguments))
+        and (rule.path is None or _all_named(rule.path, call.paths))
+        and (rule.network is None or _all_named(rule.network, call.hosts))
         for rule in rules
         if rule.path is not None or rule.network is not None
     ):
@@ -218,26 +214,25 @@ def _allowed(rules: Sequence[Rule], call: ToolCall | CallData, files: Files | No
     if line is None:
         return False
     rules = [rule for rule in rules if rule.command is not None]
-    if any(_is_literal(str(rule.command)) and _covers(rule, line.strip(), files) for rule in rules):
+    if any(_is_literal(str(rule.command)) and _covers(rule, line.strip(), call) for rule in rules):
         return True  # a rule that is this very line
     if _hides_commands(line):
         return False
     parts = simple_commands(line)
-    return bool(parts) and all(any(_covers(rule, part, files) for rule in rules) for part in parts)
+    return bool(parts) and all(any(_covers(rule, part, call) for rule in rules) for part in parts)
 
 
-def _covers(rule: Rule, part: str, files: Files | None) -> bool:
+def _covers(rule: Rule, part: str, call: Named) -> bool:
     """Whether an allow rule allows one command; with files or hosts, the command has to name such alone."""
-    if not fnmatchcase(part, str(rule.command)):
-        return False
-    words = paths_in(part, files)[1:] if rule.path is not None else []
-    return _all_named(rule.path, words) and _all_named(rule.network, hosts_in(part))
+    return (
+        fnmatchcase(part, str(rule.command))
+        and (rule.path is None or _all_named(rule.path, call.paths_in(part)[1:]))
+        and (rule.network is None or _all_named(rule.network, call.hosts_in(part)))
+    )
 
 
-def _all_named(glob: str | None, named: Sequence[Forms]) -> bool:
+def _all_named(glob: str, named: Sequence[Forms]) -> bool:
     """Whether all forms of all that is named match, and something is named."""
-    if glob is None:
-        return True
     return bool(named) and all(fnmatchcase(form, glob) for forms in named for form in forms)
 
 

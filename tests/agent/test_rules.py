@@ -312,3 +312,25 @@ def test_what_is_no_file_takes_no_rule(tmp_path: Path, what: str) -> None:
     with pytest.raises(RuleFileError, match="cannot be saved"):
         save_rule(RULE, path)
     assert [one.name for one in tmp_path.iterdir()] == ["config.toml"]
+
+
+class Moving(Files):
+    """Files of which a program leads the link `inside` elsewhere whenever a path has been followed."""
+
+    followed = 0
+
+    def resolve(self, path: str | os.PathLike[str]) -> Path:
+        real = super().resolve(path)
+        self.followed += 1
+        (self.root / "inside").unlink()
+        (self.root / "inside").symlink_to("src" if self.followed % 2 else "secrets")
+        return real
+
+
+def test_all_rules_are_held_against_the_same_files(files: Files) -> None:
+    rules = [Rule(verdict="deny", path=f"secrets/{name}") for name in ("a", "b", "key")]
+    policy = Policy([*rules, Rule(verdict="allow", path="src/*")])
+    moving = Moving(files.root)
+    assert policy.judge(edit("inside/key"), moving).verdict == "deny"
+    assert moving.followed == 1
+    moving.close()
