@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from pilotfish.tools.index.facts import SHOWN_STATES, name_id, unpack_definitions
+from pilotfish.tools.index.facts import SHOWN_STATES, name_id, names_in, unpack_definitions
 from pilotfish.tools.index.listing import IndexingError, require_text
 from pilotfish.tools.index.paths import given, read_beneath, shown
 from pilotfish.tools.index.receivers import Receivers, Whose
@@ -54,42 +54,53 @@ def find(store: Store, name: str, limit: int) -> Found:
 
 def _like(store: Store, parts: list[str]) -> tuple[list[Symbol], str]:
     """Definitions whose name contains the last part in any case, or else is spelt nearly like it; and what
-    they are.
+    they are. Only what files with such a name define is unpacked.
     """
     wanted, asked = parts[-1].lower(), ".".join(parts).lower()
-    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}
+    names: dict[str, str] = {}  # each name that is defined, and it in small letters
     containing: list[tuple[float, Symbol]] = []
-    near: list[tuple[float, Symbol]] = []
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted)
-    ratios: dict[str, float] = {}
     for path, definitions, _ in store.all_tags():
+        here = names_in(definitions)
+        names |= {name: name.lower() for name in here if name not in names}
+        if not any(wanted in names[name] for name in here):
+            continue
         for one in unpack_definitions(definitions):
-            name = one.name.lower()
-            if wanted in name:
-                whole = asked if len(parts) > 1 else wanted
-                ending = one.qualified.lower()[-len(whole) :] if len(parts) > 1 else name
-                unlike = 1 - difflib.SequenceMatcher(None, whole, ending).ratio() if len(parts) > 1 else 0.0
+            if wanted in (name := one.name.lower()):
+                ending = one.qualified.lower()[-len(asked) :] if len(parts) > 1 else name
+                unlike = 1 - difflib.SequenceMatcher(None, asked, ending).ratio() if len(parts) > 1 else 0.0
                 containing.append((unlike, symbol(path, one)))
-                continue
-            if name not in ratios:
-                shared = sum(pair in name for pair in pairs)
-                matcher.set_seq1(name)
-                ratios[name] = (
-                    matcher.ratio()
-                    if 3 * shared >= len(pairs) and matcher.real_quick_ratio() >= _NEAR
-                    else 0.0
-                )
-            if ratios[name] >= _NEAR:
-                near.append((1 - ratios[name], symbol(path, one)))
     if containing:
         containing.sort(key=lambda one: (one[0], len(one[1].name), one[1].path, one[1].line))
         return [one for _, one in containing], "these contain it"
+    ratios = _near_spellings(wanted, set(names.values()))
+    near = [
+        (1 - ratios[lower], symbol(path, one))
+        for name, lower in names.items()
+        if lower in ratios
+        for path, definitions in store.defining(name_id(name))
+        for one in unpack_definitions(definitions)
+        if one.name == name
+    ]
     near.sort(key=lambda one: (one[0], one[1].path, one[1].line))
-    names = list(dict.fromkeys(one.name for _, one in near))[:3]
-    if not names:
+    told = list(dict.fromkeys(one.name for _, one in near))[:3]
+    if not told:
         return [], "nothing else is named so either"
-    return [one for _, one in near], f"did you mean {' or '.join(names)}?"
+    return [one for _, one in near], f"did you mean {' or '.join(told)}?"
+
+
+def _near_spellings(wanted: str, names: Iterable[str]) -> dict[str, float]:
+    """Which names are spelt nearly like another, and how nearly, 0 to 1."""
+    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(wanted)
+    ratios = {}
+    for name in names:
+        if 3 * sum(pair in name for pair in pairs) < len(pairs):
+            continue
+        matcher.set_seq1(name)
+        if matcher.real_quick_ratio() >= _NEAR and (ratio := matcher.ratio()) >= _NEAR:
+            ratios[name] = ratio
+    return ratios
 
 
 def uses(store: Store, root: bytes, name: str, limit: int, *, only_calls: bool) -> Found:
