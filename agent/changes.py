@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -104,7 +105,8 @@ class Changes:
         """Bring the work of a run in review mode over to the user's folder."""
         if self._run.started.command == "code":
             patch = self._run.folder / PATCH
-            raise SandboxError(f"what pilotfish code made is a patch: `git apply {patch}` in your folder.")
+            put = shlex.join(["git", "apply", str(patch.absolute())])
+            raise SandboxError(f"what pilotfish code made is a patch: `{put}` in your folder.")
         if self._reviewed is None:
             raise SandboxError(
                 f"the run {self._run.started.run} worked in its folder itself, there is nothing to bring "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,7 +134,8 @@ def result_lines(result: dict[str, Any]) -> list[str]:
 
     lines = []
     if result["patch"]:
-        text = Path(result["patch"]).read_bytes().decode("utf-8", "replace").splitlines()
+        # At line feeds alone, as git does: what stands behind another mark keeps the + before its line.
+        text = Path(result["patch"]).read_bytes().decode("utf-8", "replace").removesuffix("\n").split("\n")
         lines += text[:_DIFF_LINES]
         lines += (
             [f"({len(text) - _DIFF_LINES} more lines are in the patch)"] if len(text) > _DIFF_LINES else []
@@ -152,7 +154,10 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         lines.append(f"branch {result['branch']} at {result['commit'][:12]}, not checked out")
     if result["patch"]:
         lines.append(f"patch  {result['patch']}")
-        lines.append(f"Put it on your folder with: git -C {result['repository']} apply {result['patch']}")
+        # git looks for a relative path in the repository; a bare one has no files to put it on.
+        if not (Path(result["repository"]) / "HEAD").is_file():
+            put = ["git", "-C", result["repository"], "apply", str(Path(result["patch"]).absolute())]
+            lines.append(f"Put it on your folder with: {shlex.join(put)}")
     lines.append(f"log    {result['folder']}")
     if result["end"] == "stopped":
         lines.append(f"Go on with:  pilotfish resume {result['folder']}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,11 +23,16 @@ class _Commands(TyperGroup):
     """A folder instead of a command means `update`; a folder named before the command is the command's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if len(args) > 1 and args[0] in ("-C", "--repo"):
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            if near and not Path(args[0]).exists():
+                raise typer.BadParameter(
+                    f"there is no command or folder {args[0]!r}; did you mean {near[0]}?"
+                )
+            args = ["-C" if args[1:2] and args[1] in self.commands else "update", *args]
+        if args and args[0] in ("-C", "--repo"):
             command = args[2] if args[2:] and args[2] in self.commands else "update"
             args = [command, *args[:2], *args[3 if command in args[2:3] else 2 :]]
-        elif args and not args[0].startswith("-") and args[0] not in self.commands:
-            args = ["update", *args]
         return super().parse_args(ctx, args)
 
 

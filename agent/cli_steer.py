@@ -41,11 +41,13 @@ def add_to(app: typer.Typer) -> None:
 
 def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
     """List the runs there are, newest first: which of them are being played, and what they are about."""
-    from pilotfish.agent.control.runs import runs_in
+    from pilotfish.agent.control.runs import newest_first, runs_in
+    from pilotfish.agent.run_folder import places_of_runs
     from pilotfish.agent.safetext import shortened
 
-    folder = settings_of(record_dir=record_dir).record_dir
-    found = runs_in(folder)
+    settings = settings_of(record_dir=record_dir)
+    folder = settings.record_dir
+    found = newest_first(run for place in places_of_runs(settings) for run in runs_in(place))
     lines = [
         f"{shortened(run.id, 40)}  {_how(run):11}  {shortened(run.what or run.command, 80)}" for run in found
     ]

@@ -31,16 +31,23 @@ _FAILED = tuple(
         r"^\s*✖ (.+?)(?: \([\d.]+m?s\))?$",  # node --test
     )
 )
+_NONE = re.compile(r"^(?:Ran 0 tests in|=*\s*no tests ran in) ", re.MULTILINE)
+_SOME = re.compile(
+    r"^(?:Ran [1-9]\d* tests? in|.*\b[1-9]\d* (?:passed|failed|skipped)\b.* in) ", re.MULTILINE
+)
 _ENV = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
 
 
 @dataclass(frozen=True)
 class TestCommand:
-    """How tests are run. found: from what; needs: bash that succeeds where it can be run here."""
+    """How tests are run. found: from what; needs: bash that succeeds where it can be run here. configured:
+    whether a file of the project says so.
+    """
 
     run: str
     found: str
     needs: str = "true"
+    configured: bool = False
 
 
 def find_commands(files: Files) -> list[TestCommand]:
@@ -48,7 +55,7 @@ def find_commands(files: Files) -> list[TestCommand]:
     names = {entry.name for entry in files.list()}
     found: list[TestCommand] = []
     if source := _says_pytest(files, names):
-        found += _pytest(names, source)
+        found += _pytest(names, source, configured=True)
     if "package.json" in names and (package := _npm(files, names)):
         found.append(package)
     if "Cargo.toml" in names:
@@ -86,10 +93,10 @@ def _says_pytest(files: Files, names: set[str]) -> str:
     return ""
 
 
-def _pytest(names: set[str], source: str) -> list[TestCommand]:
+def _pytest(names: set[str], source: str, *, configured: bool = False) -> list[TestCommand]:
     """With the project's own environment if it has one, else with the machine's Python."""
     return [
-        TestCommand(f"{python} -m pytest -q", source, f"{python} -c 'import pytest'")
+        TestCommand(f"{python} -m pytest -q", source, f"{python} -c 'import pytest'", configured)
         for python in _pythons(names)
     ]
 
@@ -143,14 +150,14 @@ def _text(files: Files, name: str) -> str:
 
 async def choose(box: Sandbox, commands: Sequence[TestCommand]) -> tuple[TestCommand | None, str]:
     """The first that can be run in this sandbox, and a sentence if it is not the project's own Python though
-    there is one; or none, and a sentence that says why.
+    there is one, or not the pytest that it is set up for; or none, and a sentence that says why.
     """
     failed = ""
     for command in commands:
         status, said = await _bash(box, command.needs, 30.0)
         if status == 0:
             return command, failed and f"{failed} so the tests are run by {command.run}."
-        if command.run.startswith(ENVIRONMENTS) and not failed:
+        if (command.run.startswith(ENVIRONMENTS) or command.configured) and not failed:
             failed = f"In the sandbox {command.needs} fails ({last_line(said)}),"
     if not commands:
         return (
@@ -181,6 +188,7 @@ async def run_tests(box: Sandbox, command: str, seconds: float, attempt: int, tr
         seconds=round(time.monotonic() - began_s, 3),
         tree=tree,
         note=" ".join(hit),
+        ran_none=ran_none(output),
     )
 
 
@@ -202,11 +210,17 @@ def failures_in(output: str) -> list[str]:
     return list(found)
 
 
+def ran_none(output: str) -> bool:
+    """Whether unittest or pytest says that it found no test, and none of them says that it ran one."""
+    return bool(_NONE.search(output)) and not _SOME.search(output)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What tests say after a change, against before it.
 
-    known: whether they say anything: a command that fails both times and names no test may not work at all.
+    known: whether they say anything: a command that fails both times and names no test may not work at all,
+    and one may have run no test.
     good: none fails that did not fail before. passes: all pass. new, still: the names of those that fail, as
     far as they have names. words: a sentence.
     """
@@ -221,8 +235,15 @@ class Comparison:
 
 def compare(before: Tested, after: Tested) -> Comparison:
     """Tell what a change broke from what was broken before."""
+    if after.ran_none:
+        if before.failed or (before.status == 0 and not before.ran_none):
+            words = f"The command runs no test any more; before the change: {tests_went(before)}."
+            return Comparison(False, False, (), (), words)
+        words = "The command ran no test, so nothing is known; --test names one that does."
+        return Comparison(True, True, (), (), words, known=False)
     if after.status == 0:
-        told = "pass, as before the change" if before.status == 0 else f"pass; before: {tests_went(before)}"
+        well = before.status == 0 and not before.ran_none
+        told = "pass, as before the change" if well else f"pass; before: {tests_went(before)}"
         return Comparison(True, True, (), (), f"The tests {told}.")
     if after.status is None:
         words = f"The tests did not end within {after.seconds:.0f} s"

@@ -29,14 +29,29 @@ def find_run(named: Path) -> Path:
         return named
     from pilotfish.agent.settings import load_settings
 
-    runs = load_settings({}).record_dir
+    settings = load_settings({})
+    runs = settings.record_dir
     looked = f"in {named}"
     if str(named) == named.name:
-        if os.path.lexists(runs / named / EVENTS):
-            return runs / named
+        for folder in places_of_runs(settings):
+            if os.path.lexists(folder / named / EVENTS):
+                return folder / named
         looked += f" and none in {runs / named}"
     mend = "`pilotfish runs` lists those there are" if runs.is_dir() else f"no runs are in {runs} yet"
     raise LogError(f"There is no run '{named}' (no {EVENTS} {looked}); {mend}.")
+
+
+def places_of_runs(settings: Settings) -> list[Path]:
+    """Where runs are looked for: where new ones are made, and where they are kept that would lie in the
+    folder that they are about, unless a place was chosen.
+    """
+    runs = settings.record_dir
+    return [runs, _at_home()] if runs == type(settings).model_fields["record_dir"].default else [runs]
+
+
+def _at_home() -> Path:
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return home / "pilotfish" / "runs"
 
 
 def new_run_folder(record_dir: Path) -> Path:
@@ -68,8 +83,7 @@ def kept_apart(settings: Settings, folder: Path, what: str) -> Settings:
     if not runs.resolve().is_relative_to(folder.resolve()):
         return settings
     if runs == type(settings).model_fields["record_dir"].default:
-        home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        runs = home / "pilotfish" / "runs"
+        runs = _at_home()
     if runs.resolve().is_relative_to(folder.resolve()):
         raise TaskError(
             f"The run's folder would lie in {what}, in {runs.absolute()}; choose another place with "

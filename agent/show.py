@@ -100,6 +100,8 @@ def tests_went(run: log.Tested) -> str:
     """How one run of a project's tests went, in words."""
     if run.status is None:
         return f"did not end within {run.seconds:.0f} s"
+    if run.ran_none:
+        return f"ran no test ({run.seconds:.1f} s)"
     if run.status == 0:
         return f"passed ({run.seconds:.1f} s)"
     what = f"{len(run.failed)} failed" if run.failed else f"ended with status {run.status}"

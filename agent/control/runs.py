@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,12 @@ def runs_in(record_dir: Path) -> list[RunInfo]:
     for folder in folders:
         with contextlib.suppress(OSError):
             found.append(look_at(folder))
-    return sorted(found, key=lambda run: (run.began, run.id), reverse=True)
+    return newest_first(found)
+
+
+def newest_first(runs: Iterable[RunInfo]) -> list[RunInfo]:
+    """Runs of whatever folders in the order in which they are listed."""
+    return sorted(runs, key=lambda run: (run.began, run.id), reverse=True)
 
 
 def look_at(folder: Path) -> RunInfo:

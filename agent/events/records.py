@@ -214,7 +214,7 @@ class Tested(Record):
     """A run of the project's own tests. attempt: 0 before any change, then which look at the work it was.
 
     status: of the command, None when it did not end in time. failed: names of tests, as far as the output
-    has them. tree: git's name of what was tested.
+    has them. tree: git's name of what was tested. ran_none: whether the output says that there was no test.
     """
 
     type: Literal["tested"] = "tested"
@@ -226,6 +226,7 @@ class Tested(Record):
     seconds: float = 0.0
     tree: str = ""
     note: str = ""
+    ran_none: bool = False
 
 
 class SentBack(Record):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pilotfish.agent import events as log
-from pilotfish.agent.project_tests import choose, compare, failures_in, find_commands, run_tests
+from pilotfish.agent.project_tests import choose, compare, failures_in, find_commands, ran_none, run_tests
 from pilotfish.sandbox import Files, Sandbox, SandboxSpec
 
 
@@ -143,3 +144,48 @@ async def test_the_first_command_that_can_be_run_here_is_chosen(tmp_path: Path) 
         assert (run.status, "first" in run.failed) == (2, True)
         run = await run_tests(box, "read x; echo [$x] $CI; sleep 99 & disown; echo on", 60, 1)
         assert (run.status, run.output) == (0, "[] 1\non\n")
+
+
+@pytest.mark.parametrize(
+    ("output", "none"),
+    [
+        ("\n---\nRan 0 tests in 0.000s\n\nOK\n", True),
+        ("\nno tests ran in 0.01s\n", True),
+        ("===== no tests ran in 0.01s =====\n", True),
+        ("Ran 0 tests in 0.0s\n\nOK\nRan 3 tests in 0.1s\n\nOK\n", False),
+        ("no tests ran in 0.01s\n2 passed, 1 warning in 0.10s\n", False),
+        ("Ran 1 test in 0.0s\n", False),
+        ("", False),
+    ],
+)
+def test_that_no_test_was_run_is_read_from_what_was_printed(output: str, none: bool) -> None:
+    assert ran_none(output) is none
+
+
+def test_a_command_that_ran_no_test_is_no_pass() -> None:
+    none = log.Tested(command="t", status=0, seconds=1, ran_none=True)
+    for before in (none, ran(5)):
+        seen = compare(before, none)
+        assert (seen.known, seen.good) == (False, True)
+        assert seen.words.startswith("The command ran no test")
+    for before in (ran(0), ran(1, "a")):
+        assert compare(before, none).good is False
+    assert compare(none, ran(0)).words == "The tests pass; before: ran no test (1.0 s)."
+    assert compare(none, ran(1, "a")).good is False
+
+
+async def test_a_pytest_that_is_asked_for_and_not_there_is_told(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_a.py").write_text("def test_a():\n    assert True\n")
+    async with Sandbox.open(SandboxSpec(desktop=False, workspace=tmp_path)) as box:
+        # Python's own folder alone, so that a machine with pytest has none either.
+        commands = [
+            replace(one, needs=one.needs.replace("python3 -c", "python3 -I -S -c"))
+            for one in find_commands(box.files)
+        ]
+        chosen, why = await choose(box, commands)
+        assert chosen is not None
+        assert chosen.run == "python3 -m unittest discover"
+        assert "No module named 'pytest'" in why
+        run = await run_tests(box, chosen.run, 60, 0)
+    assert run.ran_none

@@ -30,10 +30,36 @@ def test_every_way_to_name_the_folder_asks_the_same_index(
         assert again in command_here("index", *map(str, words)).out
     found = [
         command_here("index", *map(str, words)).out
-        for words in (["find", "price", "-C", folder], ["-C", folder, "find", "price"])
+        for words in (
+            ["find", "price", "-C", folder],
+            ["-C", folder, "find", "price"],
+            [folder, "find", "price"],
+        )
     ]
-    assert found[0] == found[1] == "shop.py:1-2: function price: def price():\n"
+    assert set(found) == {"shop.py:1-2: function price: def price():\n"}
     monkeypatch.chdir(folder)
     assert again in command_here("index", "update").out
     refused = command_here("index", "update", ".", "-C", str(folder))
     assert refused.err == f"pilotfish: Two folders were given, . and {folder}; leave one out.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["fnd", "price"], "There is no command or folder 'fnd'; did you mean find?"),
+        (["-C"], "Option '-C' requires an argument; see"),
+        (["likely", " "], "the text is empty; say what is to be changed."),
+        (
+            ["read", "shop.py", "--first", "3", "--last", "2"],
+            "the last line (2) is before the first (3); turn",
+        ),
+        (["search", "price", "--within", "src/"], "no indexed path begins with 'src/'; give it from the top"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(
+    folder: Path, command_here: Command, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.chdir(folder)
+    said = command_here("index", *words)
+    assert (said.status != 0, said.out) == (True, "")
+    assert said.err.startswith(f"pilotfish: {told}")

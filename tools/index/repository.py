@@ -21,6 +21,7 @@ from pilotfish.tools.index.results import Found, IndexedFile, Likely, Piece, Ran
 from pilotfish.tools.index.searching import SEARCH_SECONDS, search
 from pilotfish.tools.index.store import Store, cache_path
 from pilotfish.tools.index.update import Progress, Update, bring_up_to_date
+from pilotfish.tools.words import short
 
 __all__ = ["Count", "Index", "IndexingError", "Progress", "Update", "about_four_bytes"]
 
@@ -153,8 +154,10 @@ class Index:
 
     def likely(self, text: str, limit: int = 10, *, cancelled: Callable[[], bool] = lambda: False) -> Likely:
         """The files and definitions that a change asked for by a text would likely touch, at most so many of
-        each.
+        each. Raises IndexingError for an empty text.
         """
+        if not text.strip():
+            raise IndexingError("the text is empty; say what is to be changed.")
         graph, ranks = self._ranked((), ())
         paths = [one.path for one in self._ask(self._store.files) if one.state in SHOWN_STATES]
         return self._ask(
@@ -190,6 +193,8 @@ class Index:
 
     def read(self, path: str, first: int = 1, last: int | None = None, limit: int = 2000) -> Piece:
         """Lines of an indexed file as it is now, at most `limit` of them."""
+        if last is not None and last < first:
+            raise IndexingError(f"the last line ({last}) is before the first ({first}); turn them round.")
         return self._ask(lambda: lookup.read(self._store, self._root, given(path), first, last, limit))
 
     def search(
@@ -208,6 +213,10 @@ class Index:
         """
         files = [one.path for one in self._ask(self._store.files) if one.state in SHOWN_STATES]
         chosen = [path for path in files if path.startswith(given(within))] if within else files
+        if files and not chosen:
+            raise IndexingError(
+                f"no indexed path begins with {short(within)}; give it from the top folder on."
+            )
         return search(self._root, chosen, pattern, regex, ignore_case, limit, seconds, cancelled)
 
     def text(self, path: str) -> str:
