@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
 from pilotfish.agent.loop import Outcome
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
+from pilotfish.agent.playing import policy_of, recording, run_started
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.resume import unknown_call
-from pilotfish.agent.run import closing_record, policy_of
 from pilotfish.agent.run_folder import new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
@@ -129,7 +128,7 @@ async def run_bench(
     told: Progress = progress or (lambda place, line: None)
     # From here on a signal is heeded in order, which it cannot be while the model is loaded.
     model_for = open_model(settings)
-    with stop_on_signals() as stop, log.EventLog(folder) as events:
+    with stop_on_signals() as stop, recording(folder, stop) as events:
         groups = log.read_run(folder).episodes()
         _open(events, plan, settings, groups[-1] if groups else (), parallel, resumed=resumed)
         done = {episode_key(group) for group in groups if log.has_ended(group)}
@@ -149,11 +148,10 @@ async def run_bench(
                     if stop.is_set():
                         break
 
-        with closing_record(events, stop):
-            if parallel == 1:
-                await play_on(events)
-            else:
-                await _together([play_on(events.lane(number + 1)) for number in range(parallel)], stop)
+        if parallel == 1:
+            await play_on(events)
+        else:
+            await _together([play_on(events.lane(number + 1)) for number in range(parallel)], stop)
     run = log.read_run(folder)
     return report(run) | {"predictions": write_predictions(run)}
 
@@ -187,24 +185,7 @@ def _open(
         note = "The benchmark goes on with the first episode that has no end."
         events.append(log.Resumed(unknown_call=unknown_call(last), note=note))
         return
-    options = {
-        "plan": asdict(plan),
-        "settings": settings.model_dump(mode="json"),
-        "parallel": parallel,
-    }
-    events.append(
-        log.RunStarted(
-            run=events.folder.name,
-            pilotfish=__version__,
-            command="bench",
-            model=model_name(settings),
-            attention=attention_of(settings),
-            sandbox_level=settings.sandbox_level,
-            on_host=settings.sandbox_level == 0,
-            network=list(settings.network),
-            options=options,
-        )
-    )
+    events.append(run_started(events.folder, "bench", settings, plan=asdict(plan), parallel=parallel))
 
 
 async def _play(player: Player, slot: Slot, model: Model) -> Outcome:

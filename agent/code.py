@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.code_work import CodeWork, tests_of
-from pilotfish.agent.control.attending import NOBODY, People, attended
+from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import FreeForm
-from pilotfish.agent.models import attention_of, model_name, open_model, reach
+from pilotfish.agent.models import open_model, reach
 from pilotfish.agent.player import Job, Player, new_conversation
+from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import rules_added
 from pilotfish.agent.returning import plan, standing_now
-from pilotfish.agent.run import OnEvent, closing_record, policy_of, report, run_warning
+from pilotfish.agent.run import report
 from pilotfish.agent.run_folder import (
     PATCH,
     SNAPSHOTS,
@@ -43,7 +42,7 @@ from pilotfish.sandbox.worktree import WorkTree, check_branch
 from pilotfish.tasks.format import Limits
 from pilotfish.tasks.reader import TaskError
 
-NAME = "code"
+NAME: Final = "code"
 TOOLS = ("shell", "edit", "index", "plan")
 _LIMITS = Limits(steps=300, seconds=4 * 3600.0, tokens=1_000_000)
 _TITLE = 70
@@ -96,26 +95,10 @@ async def run_code(
         await reach(model, settings)
     budget_for(model, target.context_tokens)
     folder = new_run_folder(settings.record_dir)
-    with stop_on_signals() as stop, log.EventLog(folder, on_event) as events:
-        options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
-        events.append(
-            log.RunStarted(
-                run=folder.name,
-                pilotfish=__version__,
-                command="code",
-                model=model_name(settings),
-                attention=attention_of(settings),
-                sandbox_level=settings.sandbox_level,
-                on_host=settings.sandbox_level == 0,
-                network=list(settings.network),
-                options=json.loads(json.dumps(options)),
-            )
-        )
-        with closing_record(events, stop):
-            policy = policy_of(settings)
-            async with attended(events, policy, stop, people, run_warning(settings)) as steering:
-                player = Player(settings, events, policy, stop, on_progress, steering)
-                await _work(target, settings, events, stop, repository, model, player)
+    with stop_on_signals() as stop, recording(folder, stop, on_event) as events:
+        events.append(run_started(folder, NAME, settings, target=asdict(target)))
+        async with playing(events, stop, settings, people, on_progress) as player:
+            await _work(target, settings, events, stop, repository, model, player)
     return code_report(log.read_run(folder))
 
 
@@ -141,15 +124,13 @@ async def resume_code(
     if model is None:
         model = open_model(settings)(None)
         await reach(model, settings)
-    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
+    with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:
         groups = run.episodes()
         how = plan(groups[-1] if groups else (), keeps_files=True, own_files=True)
         events.append(log.Resumed(unknown_call=how.unknown, note=how.note))
-        with closing_record(events, stop):
-            policy = policy_of(settings, added=rules_added(run.events))
-            async with attended(events, policy, stop, people, run_warning(settings)) as steering:
-                player = Player(settings, events, policy, stop, on_progress, steering)
-                await _work(target, settings, events, stop, repository, model, player, run)
+        added = rules_added(run.events)
+        async with playing(events, stop, settings, people, on_progress, added=added) as player:
+            await _work(target, settings, events, stop, repository, model, player, run)
     return code_report(log.read_run(run.folder))
 
 
@@ -209,7 +190,7 @@ async def _work(
         if groups:
             conversation = new_conversation(settings)
             here = standing_now(events.folder, conversation, prefix.text, keeps_files=True)
-        async with player:
+        async with player:  # whose sandbox is closed before the work is handed back
             try:
                 await player.play(job, model, resumed=here)
             finally:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pilotfish import __version__
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import totals
-from pilotfish.agent.control.attending import NOBODY, People, attended
+from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
-from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
-from pilotfish.agent.player import Job, Player, new_conversation
-from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.models import open_model, shortcoming
+from pilotfish.agent.player import Job, new_conversation
+from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import rules_added
@@ -24,9 +22,8 @@ from pilotfish.agent.returning import plan, take_up
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
-from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.start import check_start, on_this_machine
-from pilotfish.agent.stopping import Stop, stop_on_signals
+from pilotfish.agent.stopping import stop_on_signals
 from pilotfish.sandbox import HostDesktop
 from pilotfish.sandbox.review import prepare
 from pilotfish.tasks.environment import Environment
@@ -39,7 +36,6 @@ from pilotfish.tools.registry import TOOLS
 
 DEMO_TASK, DEMO_SEED = "miniwob/login-user", 900_003
 """A page of five steps, with a seed that neither trains the model that ships nor measures it."""
-OnEvent = Callable[[log.Event], None]
 JobFor = Callable[[Path, HostDesktop | None], Job]
 """Makes a job, given the run's folder and the user's own desktop if the run works there."""
 
@@ -64,19 +60,6 @@ class Target:
     monitor: str | None = None
 
 
-def policy_of(settings: Settings, *, on_host: bool = False, added: Sequence[Rule] = ()) -> Policy:
-    """The policy of a run. added: rules that people have added to it before."""
-    rules = (*settings.rules, *added)
-    return Policy(rules, default=settings.default_verdict, on_host=on_host, yes=settings.yes)
-
-
-def run_warning(settings: Settings, host: str = "") -> str:
-    """What anybody who is asked about a call has to know of what stands around the run; host: the warning of
-    a run on the user's own desktop.
-    """
-    return ". ".join(note for note in (host, sandbox_note(0) if settings.sandbox_level == 0 else "") if note)
-
-
 async def run_target(
     target: Target,
     settings: Settings,
@@ -85,7 +68,7 @@ async def run_target(
     on_event: OnEvent | None = None,
     on_progress: OnProgress | None = None,
     warn: Callable[[str], None] = lambda sentence: None,
-    command: str = "run",
+    command: Literal["run", "demo"] = "run",
 ) -> dict[str, Any]:
     """Play a target in a new run folder and return its report.
 
@@ -110,31 +93,10 @@ async def run_target(
         host = None
         if target.host:
             host = await stack.enter_async_context(HostDesktop.open(target.monitor, stop.because))
-        warning = "" if host is None else _warning(host, settings)
-        events = stack.enter_context(log.EventLog(folder, on_event))
-        options = {"target": asdict(target), "settings": settings.model_dump(mode="json")}
-        events.append(
-            log.RunStarted(
-                run=folder.name,
-                pilotfish=__version__,
-                command="demo" if command == "demo" else "run",
-                model=model_name(settings),
-                attention=attention_of(settings),
-                sandbox_level=settings.sandbox_level,
-                on_host=settings.sandbox_level == 0 or host is not None,
-                network=list(settings.network),
-                host_desktop=warning,
-                host_stop="" if host is None else host.hot_key,
-                options=json.loads(json.dumps(options)),
-            )
-        )
-        stack.enter_context(closing_record(events, stop))
-        policy = policy_of(settings, on_host=host is not None)
-        steering = await stack.enter_async_context(
-            attended(events, policy, stop, people, run_warning(settings, warning))
-        )
+        events = stack.enter_context(recording(folder, stop, on_event))
+        events.append(run_started(folder, command, settings, host, target=asdict(target)))
         player = await stack.enter_async_context(
-            Player(settings, events, policy, stop, on_progress, steering)
+            playing(events, stop, settings, people, on_progress, host=host)
         )
         await player.play(job_for(folder, host), model)
     return _result(folder)
@@ -172,40 +134,15 @@ async def resume_target(
     check_start(environment_of(target, task), settings, task, in_place=not target.review)
     job = job_for(run.folder, None)
     model = open_model(settings)(task)
-    with stop_on_signals() as stop, log.EventLog(run.folder, on_event) as events:
+    with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:
         keeps_files = job.snapshots is not None
         own_files = target.workspace is None or target.review
         how = plan(groups[-1] if groups else (), keeps_files=keeps_files, own_files=own_files)
         here = take_up(events, how, new_conversation(settings), keeps_files=keeps_files)
-        with closing_record(events, stop):
-            policy = policy_of(settings, added=rules_added(run.events))
-            async with (
-                attended(events, policy, stop, people, run_warning(settings)) as steering,
-                Player(settings, events, policy, stop, on_progress, steering) as player,
-            ):
-                await player.play(job, model, resumed=here)
+        added = rules_added(run.events)
+        async with playing(events, stop, settings, people, on_progress, added=added) as player:
+            await player.play(job, model, resumed=here)
     return _result(run.folder)
-
-
-def _warning(host: HostDesktop, settings: Settings) -> str:
-    return f"{host.protection}{', AND NOBODY IS ASKED (--yes)' if settings.yes else ''}"
-
-
-@contextlib.contextmanager
-def closing_record(events: log.EventLog, stop: Stop) -> Iterator[None]:
-    """Write how the run ended, whatever happens in the block."""
-    try:
-        yield
-    except log.LogError:
-        raise
-    except BaseException as error:
-        status: Literal["failed", "interrupted"] = "failed" if isinstance(error, Exception) else "interrupted"
-        events.append(log.RunEnded(status=status, reason=str(error) or type(error).__name__))
-        raise
-    if stop.is_set():
-        events.append(log.RunEnded(status="interrupted", reason=stop.reason))
-    else:
-        events.append(log.RunEnded(status="finished"))
 
 
 def resolve(target: Target, settings: Settings) -> tuple[JobFor, Task | None]:
