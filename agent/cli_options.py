@@ -118,8 +118,8 @@ def watched(as_json: bool) -> dict[str, Any]:
 
 def people(as_json: bool, supervised: bool = False, folder_to: int | None = None) -> People:
     """Who is beside a run: somebody at the terminal, where there is one, and whoever is expected."""
-    from pilotfish.agent.asking import ask_on_terminal
     from pilotfish.agent.control.attending import People
+    from pilotfish.agent.terminal_approval import ask_on_terminal
 
     if folder_to is not None:
         with contextlib.suppress(OSError):

@@ -163,8 +163,8 @@ def _request(action: Steer, text: str, task: bool, digest: str | None, question:
 
 
 def _lines(result: dict[str, Any]) -> list[str]:
-    from pilotfish.agent.asking import question_text
     from pilotfish.agent.control.wire import Question
+    from pilotfish.agent.terminal_approval import question_text
 
     state = result["state"]
     words = [f"{state['phase']}, step {state['step']}"]

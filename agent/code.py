@@ -20,7 +20,7 @@ from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import rules_added
-from pilotfish.agent.returning import plan, standing_now
+from pilotfish.agent.returning import how_to_resume, standing_now
 from pilotfish.agent.run import report
 from pilotfish.agent.run_folder import (
     PATCH,
@@ -126,7 +126,7 @@ async def resume_code(
         await reach(model, settings)
     with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:
         groups = run.episodes()
-        how = plan(groups[-1] if groups else (), keeps_files=True, own_files=True)
+        how = how_to_resume(groups[-1] if groups else (), keeps_files=True, own_files=True)
         events.append(log.Resumed(unknown_call=how.unknown, note=how.note))
         added = rules_added(run.events)
         async with playing(events, stop, settings, people, on_progress, added=added) as player:

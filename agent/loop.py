@@ -17,7 +17,6 @@ from pilotfish.agent.approval import Approval
 from pilotfish.agent.control.reach import NO_SCREEN
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.conversation import Conversation
-from pilotfish.agent.deciding import Decider, specs_of
 from pilotfish.agent.executing import Executor
 from pilotfish.agent.health import Health
 from pilotfish.agent.keeping import Keeper
@@ -37,13 +36,14 @@ from pilotfish.agent.limits import (
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.prefix import RepositoryPrefix
 from pilotfish.agent.prompt import NOT_EXECUTED, sent_back_turn
+from pilotfish.agent.querying import Querier, specs_of
 from pilotfish.agent.recorder import CaptureError, Observed
 from pilotfish.agent.reply import OnProgress, Reply
 from pilotfish.agent.resume import Standing
 from pilotfish.agent.stepback import Traveller, Way
 from pilotfish.agent.transcript import Transcript
 from pilotfish.agent.view import View, Watching
-from pilotfish.agent.waiting import Turn, or_stopped
+from pilotfish.agent.waiting import Interrupt, or_stopped
 from pilotfish.model.protocol import (
     Limits,
     Message,
@@ -117,7 +117,7 @@ class Episode:
     _view: View = field(init=False)
     _health: Health = field(init=False)
     _transcript: Transcript = field(init=False)
-    _decider: Decider = field(init=False)
+    _querier: Querier = field(init=False)
     _executor: Executor = field(init=False)
     _answer: str = field(init=False, default="")
     _breaking: asyncio.Task[str] | None = field(init=False, default=None)
@@ -141,9 +141,9 @@ class Episode:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 await self._start(stack)
-                self._decider, self._executor = self._deciding(), self._executing()
+                self._querier, self._executor = self._querying(), self._executing()
                 self._breaking = asyncio.ensure_future(
-                    self._health.until_broken(lambda: self._decider.thinks)
+                    self._health.until_broken(lambda: self._querier.thinks)
                 )
                 stack.callback(self._breaking.cancel)
                 while True:
@@ -174,10 +174,10 @@ class Episode:
 
     async def _decide(self) -> Reply:
         has_screen = self._view.screen is not None
-        return await self._decider.decide(self.conversation.messages, self._step, has_screen=has_screen)
+        return await self._querier.query(self.conversation.messages, self._step, has_screen=has_screen)
 
-    def _deciding(self) -> Decider:
-        return Decider(
+    def _querying(self) -> Querier:
+        return Querier(
             self.model,
             specs_of(self.tools),
             self.sampling,
@@ -243,7 +243,7 @@ class Episode:
         self._say_what_can_be_reached()
         with self.budget.held():
             messages = await self._or_stopped(self.steering.before_step(self._step, part=self.is_part))
-            while reach.halt.is_set():
+            while reach.hands_wanted.is_set():
                 await self._lend()
                 messages = await self._or_stopped(self.steering.before_step(self._step, part=self.is_part))
         for text in messages:
@@ -442,5 +442,5 @@ class Episode:
         except (MachineBroke, SandboxError) as error:
             return Grade(0.0, False, f"The task cannot be graded: {error}")
 
-    async def _or_stopped(self, work: Awaitable[T], *turns: Turn) -> T:
-        return await or_stopped(work, self.stop, self._breaking, self.steering.reach.turn, *turns)
+    async def _or_stopped(self, work: Awaitable[T], *interrupts: Interrupt) -> T:
+        return await or_stopped(work, self.stop, self._breaking, self.steering.reach.back_wanted, *interrupts)

@@ -192,7 +192,7 @@ class Player:
         """Where an episode goes on that a person wants to be before a step again. What is played ends here;
         without a screen the sandbox stays.
         """
-        self._steering.reach.turn.clear()
+        self._steering.reach.back_wanted.clear()
         self._steering.change(phase="starting")
         self._events.append(log.SteppedBack(step=step, to=to, over=False))
         if job.repository is not None:

@@ -13,7 +13,7 @@ from pilotfish.agent.stepback import NoWay, unfinished, way_back
 
 
 @dataclass(frozen=True)
-class Plan:
+class Resumption:
     """How a run is gone on with. note: for a person. starts: from the beginning. back: before which step its
     screen has to be brought back; None where that is not needed, or where a step back was under way.
     """
@@ -24,22 +24,22 @@ class Plan:
     unknown: log.CallData | None = None
 
 
-def plan(last: Sequence[log.Event], *, keeps_files: bool, own_files: bool) -> Plan:
+def how_to_resume(last: Sequence[log.Event], *, keeps_files: bool, own_files: bool) -> Resumption:
     """How an episode is gone on with, by its records.
 
     keeps_files: whether its workspace outlives its sandbox. own_files: whether that is the run's own, whose
     files nobody else changes.
     """
     if not last:
-        return Plan("The run had not come to its first step; it starts again.", starts=True)
+        return Resumption("The run had not come to its first step; it starts again.", starts=True)
     if (pending := unfinished(last)) is not None:
-        return Plan(f"The run goes back to before step {pending.to}, which had been begun.")
+        return Resumption(f"The run goes back to before step {pending.to}, which had been begun.")
     start, unknown = last[0], unknown_call(last)
     assert isinstance(start, log.EpisodeStarted)
     lost = "" if unknown is None else f"The outcome of the last call of {unknown.name} is unknown"
     if start.screen is None and keeps_files:
         note = f"{lost}; it is not repeated." if lost else "The run goes on after its last finished step."
-        return Plan(note, unknown=unknown)
+        return Resumption(note, unknown=unknown)
     done = [event.step for event in log.live(last) if isinstance(event, log.Resulted) and not event.parent]
     why = "no step of it was finished" if not done else ""
     if done and keeps_files and not own_files:
@@ -52,14 +52,14 @@ def plan(last: Sequence[log.Event], *, keeps_files: bool, own_files: bool) -> Pl
             why = f"{str(no)[0].lower()}{str(no)[1:].rstrip('.')}"
         else:
             again = "its finished step" if step == 2 else f"its {step - 1} finished steps"
-            return Plan(f"The screen is brought back by doing {again} again.", back=step)
+            return Resumption(f"The screen is brought back by doing {again} again.", back=step)
     note = f"The screen of {start.task} cannot be brought back ({why}), so the episode starts again."
-    return Plan(f"{note} {lost}.".removesuffix(" ."), starts=True, unknown=unknown)
+    return Resumption(f"{note} {lost}.".removesuffix(" ."), starts=True, unknown=unknown)
 
 
 def take_up(
     events: log.EventLog,
-    how: Plan,
+    how: Resumption,
     conversation: Conversation,
     before: str = "",
     *,

@@ -18,7 +18,7 @@ from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
 from pilotfish.agent.resume import rules_added
-from pilotfish.agent.returning import plan, take_up
+from pilotfish.agent.returning import how_to_resume, take_up
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.settings import Settings
@@ -137,7 +137,7 @@ async def resume_target(
     with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:
         keeps_files = job.snapshots is not None
         own_files = target.workspace is None or target.review
-        how = plan(groups[-1] if groups else (), keeps_files=keeps_files, own_files=own_files)
+        how = how_to_resume(groups[-1] if groups else (), keeps_files=keeps_files, own_files=own_files)
         here = take_up(events, how, new_conversation(settings), keeps_files=keeps_files)
         added = rules_added(run.events)
         async with playing(events, stop, settings, people, on_progress, added=added) as player:

@@ -13,7 +13,7 @@ from pilotfish.agent.stopping import Stop
 T = TypeVar("T")
 
 
-class Turn(asyncio.Event):
+class Interrupt(asyncio.Event):
     """Set when what is being done is to be left for something else; `error` is raised there then."""
 
     error: Exception
@@ -28,17 +28,17 @@ async def or_stopped(
     work: Awaitable[T],
     stop: asyncio.Event,
     breaking: asyncio.Task[str] | None = None,
-    *turns: Turn,
+    *interrupts: Interrupt,
 ) -> T:
     """Await `work`, or cancel it and raise `Stopped` as soon as `stop` is set.
 
     breaking: ends, with a sentence, when the machine does not work any more; then `MachineBroke` is raised.
-    turns: the error of one that is set is raised.
+    interrupts: the error of one that is set is raised.
     """
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
-    turning = {asyncio.ensure_future(turn.wait()): turn for turn in turns}
-    watched: set[asyncio.Future[Any]] = {task, stopping, *turning}
+    interrupting = {asyncio.ensure_future(interrupt.wait()): interrupt for interrupt in interrupts}
+    watched: set[asyncio.Future[Any]] = {task, stopping, *interrupting}
     watched |= set() if breaking is None else {breaking}
     try:
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
@@ -46,12 +46,12 @@ async def or_stopped(
             return task.result()
         if breaking is not None and breaking.done():
             raise MachineBroke(breaking.result())
-        for waiting, turn in turning.items():
+        for waiting, interrupt in interrupting.items():
             if waiting.done() and not stopping.done():
-                raise turn.error
+                raise interrupt.error
         raise Stopped(stop.reason if isinstance(stop, Stop) else Stop.reason)
     finally:
-        for pending in (task, stopping, *turning):
+        for pending in (task, stopping, *interrupting):
             if not pending.done():
                 pending.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):

@@ -18,7 +18,7 @@ from pilotfish.agent.control.screen import LiveScreen
 from pilotfish.agent.control.wire import Input
 from pilotfish.agent.control.wire import Screen as Shown
 from pilotfish.agent.limits import GoBack, HandsWanted
-from pilotfish.agent.waiting import Turn
+from pilotfish.agent.waiting import Interrupt
 from pilotfish.tools.base import Screen
 
 NO_SCREEN = "This run has no screen."
@@ -30,9 +30,9 @@ class Reach:
     def __init__(self, change: Callable[..., None]) -> None:
         """change: changes what is said of the run."""
         self._change = change
-        self.turn = Turn()
+        self.back_wanted = Interrupt()
         """Set while a step back is wanted."""
-        self.halt = Turn()
+        self.hands_wanted = Interrupt()
         """Set while mouse and keyboard are wanted."""
         self.check_back: Callable[[int], None] | None = None
         """Raises `Refusal` where there is no way back to before a step; None while nothing is played."""
@@ -57,7 +57,7 @@ class Reach:
             raise Refusal("The run is stepping back already; wait until it is there.")
         self.check_back(step)
         self._back = asyncio.get_running_loop().create_future()
-        self.turn.because(GoBack(step))
+        self.back_wanted.because(GoBack(step))
         return await self._back
 
     async def take_over(self, holder: int | None) -> str:
@@ -68,7 +68,7 @@ class Reach:
             raise Refusal(self.no_hands)
         self._holder = holder
         self._taking = asyncio.get_running_loop().create_future()
-        self.halt.because(HandsWanted())
+        self.hands_wanted.because(HandsWanted())
         return await self._taking
 
     async def give_back(self, note: str) -> str:
@@ -105,7 +105,7 @@ class Reach:
         if controller == self._holder:
             return
         if self._taking is not None:
-            self.halt.clear()
+            self.hands_wanted.clear()
             _refuse(self._taking, "The control of the run has gone to someone else.")
             self._taking = None
         if self._note is not None and not self._note.done():
@@ -123,7 +123,7 @@ class Reach:
     async def lend(self, hands: Hands) -> str:
         """Let a person use them until they hand them back; returns what the agent is told besides."""
         taking, self._taking = self._taking, None
-        self.halt.clear()
+        self.hands_wanted.clear()
         self._hands = hands
         self._note = asyncio.get_running_loop().create_future()
         if taking is None:  # who wanted them has gone meanwhile
@@ -159,8 +159,8 @@ class Reach:
     def over(self) -> None:
         """Nothing is played any more: who still waits is told so."""
         self.check_back, self.no_hands = None, "The run has ended."
-        self.turn.clear()
-        self.halt.clear()
+        self.back_wanted.clear()
+        self.hands_wanted.clear()
         waiting: list[Any] = [self._back, self._taking, *self._giving]
         for future in waiting:
             _refuse(future, "The run has ended meanwhile; look at its log.")

@@ -73,7 +73,7 @@ class Client:
         last = self._queue[-1] if self._queue else None
         match message, last:
             case State(), State():
-                self._queue.pop()
+                self._bytes -= _weight(self._queue.pop())
             case Delta(start=False), Delta() if (message.step, message.kind) == (last.step, last.kind):
                 self._queue.pop()
                 message = last.model_copy(update={"text": last.text + message.text})

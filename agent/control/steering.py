@@ -137,11 +137,11 @@ class Steering:
         """
         if not part:
             self.change(step=step)
-        while self.holds and not self.reach.halt.is_set():
+        while self.holds and not self.reach.hands_wanted.is_set():
             self.change(phase="paused")
             self._wake.clear()
             await self._wake.wait()
-        if self.reach.halt.is_set():
+        if self.reach.hands_wanted.is_set():
             return []
         self._single = max(0, self._single - 1)
         if not part:

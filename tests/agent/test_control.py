@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from pilotfish.agent.approval import Approval
-from pilotfish.agent.asking import ask_on_terminal
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.server import MAX_REQUEST, serving
 from pilotfish.agent.control.steering import Answer, Steering
@@ -41,6 +40,7 @@ from pilotfish.agent.events import CallData, EventLog
 from pilotfish.agent.limits import Denied
 from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.settings import load_settings
+from pilotfish.agent.terminal_approval import ask_on_terminal
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Files, Sandbox, SandboxSpec
 
@@ -284,6 +284,18 @@ async def test_one_that_reads_nothing_is_let_go_and_holds_nobody_up(
     assert sum(len(message.text) for message in heard if isinstance(message, Delta)) == 900 * 60_000
     assert not any(isinstance(message, Hello) for message in heard)
     deaf.close()
+
+
+async def test_states_that_gave_way_to_newer_ones_hold_no_room(
+    steering: Steering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pilotfish.agent.control.server.MAX_UNREAD", 20_000)
+    client = await RunClient.connect(tmp_path)
+    await steering_is(steering, clients=1)
+    for number in range(1000):  # all before anything can be sent
+        steering.change(step=number)
+    await client.ask(Tell(text="Still there?"))
+    await client.close()
 
 
 async def test_rules_are_added_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

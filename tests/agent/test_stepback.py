@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import events as log
-from pilotfish.agent.returning import plan
+from pilotfish.agent.returning import how_to_resume
 from pilotfish.agent.stepback import NoWay, unfinished, way_back
 
 
@@ -86,7 +86,7 @@ def test_a_step_back_that_was_begun_is_taken_from_where_it_began(tmp_path: Path)
     assert unfinished(events) is not None
     way = way_back(events, 2, keeps_files=True)
     assert (way.at, way.step, way.programs) == ("2", 4, True)
-    how = plan(events, keeps_files=True, own_files=False)
+    how = how_to_resume(events, keeps_files=True, own_files=False)
     assert (how.starts, how.back, how.note) == (
         False,
         None,
@@ -96,7 +96,7 @@ def test_a_step_back_that_was_begun_is_taken_from_where_it_began(tmp_path: Path)
 
 def test_how_a_run_with_a_screen_is_gone_on_with(tmp_path: Path) -> None:
     events = group(tmp_path, step(1, CLICK, snapshot="1"), step(2, CLICK, snapshot="2"), screen=(10, 10))
-    how = plan(events, keeps_files=True, own_files=True)
+    how = how_to_resume(events, keeps_files=True, own_files=True)
     assert (how.back, how.note) == (3, "The screen is brought back by doing its 2 finished steps again.")
     way = way_back(events, 3, keeps_files=True)
     assert (way.first, way.at, [thing.what for thing in way.things or ()]) == (
@@ -104,7 +104,7 @@ def test_how_a_run_with_a_screen_is_gone_on_with(tmp_path: Path) -> None:
         "",
         ["look", "call", "call"],
     )
-    mine = plan(events, keeps_files=True, own_files=False)
+    mine = how_to_resume(events, keeps_files=True, own_files=False)
     assert mine.starts
     assert "(files in a folder of yours may be others by now)" in mine.note
-    assert plan([], keeps_files=True, own_files=True).starts
+    assert how_to_resume([], keeps_files=True, own_files=True).starts

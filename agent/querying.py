@@ -25,7 +25,7 @@ def specs_of(tools: Sequence[Tool[Any]]) -> list[ToolSpec]:
 
 
 @dataclass(eq=False)
-class Decider:
+class Querier:
     """One model in one episode. or_stopped: awaits, or raises what ends the episode or the answer."""
 
     model: Model
@@ -40,7 +40,7 @@ class Decider:
     thinks: bool = False
     """Whether the model is at an answer."""
 
-    async def decide(self, messages: Sequence[Message], step: int, *, has_screen: bool) -> Reply:
+    async def query(self, messages: Sequence[Message], step: int, *, has_screen: bool) -> Reply:
         """Ask the model until it makes a call. A reply without one never joins the conversation.
 
         Raises `Answered` when the model ends with text, `FormatLimit` when it says nothing whole.
@@ -82,7 +82,7 @@ class Decider:
             async with asyncio.timeout(seconds + STALL_S):
                 chunks = self.model.respond(messages, self.specs, stop=self.stop, limits=limits)
                 reading = read_reply(chunks, self.on_progress, self.steering.wrote)
-                reply: Reply = await self.or_stopped(reading, self.steering.reach.halt)
+                reply: Reply = await self.or_stopped(reading, self.steering.reach.hands_wanted)
         except TimeoutError:
             raise ModelBroke(
                 f"The model {self.model.name} was silent for {seconds + STALL_S:.0f} s."
