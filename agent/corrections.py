@@ -27,10 +27,10 @@ from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import developer_turn, first_turn, observation_word, tool_turn
 from pilotfish.agent.reply import read_reply
 from pilotfish.agent.whole_file import write_whole
-from pilotfish.model.protocol import Clip, Limits, Message, Model, ToolCall, ToolSpec
+from pilotfish.model.folder import INDEX, WEIGHTS, check_folder, find_folder
+from pilotfish.model.protocol import Clip, Limits, Message, Model, ModelError, ToolCall, ToolSpec
 from pilotfish.model.training.loader import decode
 from pilotfish.model.training.samples import WORDS_PATH, turning
-from pilotfish.model.training.trainee import NANO
 from pilotfish.tasks.episodes.catalog import SCENES
 from pilotfish.tasks.episodes.corrections import (
     SCREEN_ACTIONS,
@@ -39,20 +39,18 @@ from pilotfish.tasks.episodes.corrections import (
     correct_miniwob,
     correct_scene,
 )
+from pilotfish.tasks.episodes.counts import Count, Totals
 from pilotfish.tasks.episodes.pages import Action, Screen
 from pilotfish.tasks.episodes.play import Options
 from pilotfish.tasks.episodes.record import (
     SCENE_TASK,
     Settings,
-    Totals,
     Worker,
     add_arguments,
     record,
     settings_of,
 )
 from pilotfish.tasks.episodes.shards import Episode
-
-WEIGHTS = "model.safetensors"
 
 
 class ModelStudent:
@@ -181,9 +179,8 @@ class Corrector(Worker):
     def _count(self, episode: Episode, tally: Tally) -> None:
         if not episode.steps:
             return
-        count = self._counts.setdefault(episode.task, [0] * 7)
-        more = (tally.alone, tally.passed, tally.steps, tally.right, tally.lost)
-        count[2:] = [a + b for a, b in zip(count[2:], more, strict=True)]
+        count = Count(0, 0, tally.alone, tally.passed, tally.steps, tally.right, tally.lost)
+        self._counts[episode.task].add(count)
 
     def _is_worth_keeping(self, episode: Episode) -> bool:
         return any(step["train"] for step in episode.steps)
@@ -194,7 +191,8 @@ class Corrector(Worker):
 
         teaching = self._teaching
         if self._model is None or teaching.follow:
-            changed = (teaching.model / WEIGHTS).stat().st_mtime
+            files = [teaching.model / name for name in (WEIGHTS, INDEX)]
+            changed = next(file for file in files if file.is_file()).stat().st_mtime
             if changed != self._loaded:
                 self._loaded = changed
                 self._model = Engine(
@@ -214,35 +212,26 @@ class Corrector(Worker):
 class Report(Totals):
     """What the workers of corrections reported so far."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.more: dict[str, list[int]] = {}
-
-    def add(self, counts: Mapping[str, list[int]], restarts: int, unplayed: int) -> None:
-        """Add one report: `counts` are [played, kept, alone, passed, steps, right, lost] of each task."""
-        super().add(counts, restarts, unplayed)
-        for task, (_, _, *more) in counts.items():
-            self.more[task] = [a + b for a, b in zip(self.more.get(task, [0] * 5), more, strict=True)]
-
     def line(self) -> str:
         """A progress line: rates and totals."""
-        columns = zip([0] * 5, *self.more.values(), strict=True)
-        alone, passed, steps, right, lost = (sum(column) for column in columns)
+        total = Count()
+        for count in self.counts.values():
+            total.add(count)
         now = max(time.monotonic() - self.begun, 1e-9)
-        played, kept = sum(self.tried.values()), sum(self.kept.values())
         return (
-            f"{now:6.0f} s  {played} episodes  {played / now:.2f}/s  {kept} kept"
-            f"  alone {share(passed, alone)}  as the expert {share(right, steps)}"
-            f"  {lost} lost  {self.restarts} restarts  {self.unplayed} unplayed"
+            f"{now:6.0f} s  {total.played} episodes  {total.played / now:.2f}/s  {total.kept} kept"
+            f"  alone {share(total.passed, total.alone)}  as the expert {share(total.right, total.steps)}"
+            f"  {total.lost} lost  {self.restarts} restarts  {self.unplayed} unplayed"
         )
 
     def table(self) -> list[str]:
         """A line for each task, the weakest first."""
-        rows = sorted(self.more.items(), key=lambda row: (row[1][1] / max(1, row[1][0]), row[0]))
+        rows = sorted(self.counts.items(), key=lambda row: (row[1].passed / max(1, row[1].alone), row[0]))
         return [
-            f"  {task}: alone {share(passed, alone)}, as the expert {share(right, steps)}, "
-            f"{self.kept[task]} of {self.tried[task]} kept, {lost} lost"
-            for task, (alone, passed, steps, right, lost) in rows
+            f"  {task}: alone {share(count.passed, count.alone)}, "
+            f"as the expert {share(count.right, count.steps)}, "
+            f"{count.kept} of {count.played} kept, {count.lost} lost"
+            for task, count in rows
         ]
 
 
@@ -255,7 +244,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Let a model play, and record what would have been right.")
     add_arguments(parser)
-    parser.add_argument("--model", type=Path, default=NANO, help="folder of the model that plays")
+    parser.add_argument("--model", default="nano", help="who plays: nano, or a checkpoint's folder")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--attention", choices=("sparse", "dense"), default="sparse")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is what benchmarks use")
@@ -269,13 +258,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         settings = settings_of(given, Options(augment=not given.plain))
-        if not (given.model / WEIGHTS).is_file():
-            raise ValueError(
-                f"{given.model} holds no {WEIGHTS}; give the folder of a checkpoint with --model."
-            )
+        check_folder(given.model)
         mixture = Mixture(_share(given, "alone"), _share(given, "expert"), given.wrong)
         teaching = Teaching(
-            given.model,
+            find_folder(given.model),
             given.device,
             given.attention,
             given.temperature,
@@ -283,7 +269,7 @@ def main(arguments: list[str] | None = None) -> int:
             _share(given, "keep_right"),
             given.follow,
         )
-    except ValueError as error:
+    except (ValueError, ModelError) as error:
         print(error, file=sys.stderr)
         return 2
     make = functools.partial(Corrector, teaching)

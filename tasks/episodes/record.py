@@ -18,7 +18,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any
 
 from pilotfish.tasks.episodes.catalog import SCENES
 from pilotfish.tasks.episodes.cdp import FLAGS, Browser, BrowserError, browser_environment, die_with_parent
+from pilotfish.tasks.episodes.counts import Count, Totals
 from pilotfish.tasks.episodes.experts import EXPERTS
 from pilotfish.tasks.episodes.pages import (
     SCRIPT,
@@ -108,7 +110,7 @@ class Worker:
         self._web = MiniWob(settings.miniwob)
         self._episodes: list[Episode] = []
         self._shards = 0
-        self._counts: dict[str, list[int]] = {}
+        self._counts: defaultdict[str, Count] = defaultdict(Count)
         self._restarts = 0
         self._unplayed = 0
         self._reported = time.monotonic()
@@ -190,10 +192,10 @@ class Worker:
         if not episode.steps:  # the page did not show its target: nothing was played
             self._unplayed += 1
             return
-        count = self._counts.setdefault(episode.task, [0, 0])
-        count[0] += 1
+        count = self._counts[episode.task]
+        count.played += 1
         if self._is_worth_keeping(episode):
-            count[1] += 1
+            count.kept += 1
             self._episodes.append(episode)
         if len(self._episodes) >= self._settings.shard_episodes:
             self._write()
@@ -217,7 +219,7 @@ class Worker:
             self._report.send(
                 {"counts": self._counts, "restarts": self._restarts, "unplayed": self._unplayed}
             )
-        self._counts, self._restarts, self._unplayed = {}, 0, 0
+        self._counts, self._restarts, self._unplayed = defaultdict(Count), 0, 0
 
 
 MakeWorker = Callable[[int, Settings, Connection], Worker]
@@ -227,46 +229,6 @@ def _work(make: MakeWorker, number: int, settings: Settings, report: Connection)
     die_with_parent()
     asyncio.run(make(number, settings, report).run())
     report.close()
-
-
-class Totals:
-    """What the workers reported so far."""
-
-    def __init__(self) -> None:
-        self.begun = time.monotonic()
-        self.tried: dict[str, int] = {}
-        self.kept: dict[str, int] = {}
-        self.restarts = 0
-        self.unplayed = 0
-        self._last = (self.begun, 0)
-
-    def add(self, counts: Mapping[str, list[int]], restarts: int, unplayed: int) -> None:
-        """Add one report: `counts` are [played, kept, ...] of each task."""
-        self.restarts += restarts
-        self.unplayed += unplayed
-        for task, (tried, kept, *_) in counts.items():
-            self.tried[task] = self.tried.get(task, 0) + tried
-            self.kept[task] = self.kept.get(task, 0) + kept
-
-    def line(self) -> str:
-        """A progress line: rate, totals, and every task below 99 %."""
-        now, kept = time.monotonic(), sum(self.kept.values())
-        rate = (kept - self._last[1]) / max(now - self._last[0], 1e-9)
-        self._last = (now, kept)
-        weak = [
-            f"{task} {self.kept[task]}/{tried}"
-            for task, tried in sorted(self.tried.items())
-            if self.kept[task] < 0.99 * tried
-        ]
-        return (
-            f"{now - self.begun:6.0f} s  {kept} episodes  {rate:.1f}/s"
-            f"  {self.restarts} restarts  {self.unplayed} unplayed"
-            f"  below 99 %: {', '.join(weak) or 'none'}"
-        )
-
-    def table(self) -> list[str]:
-        """A line for each task."""
-        return [f"  {task}: {self.kept[task]} of {tried} kept" for task, tried in sorted(self.tried.items())]
 
 
 def record(
@@ -316,7 +278,7 @@ def record(
         if time.monotonic() - printed >= 5:
             printed = time.monotonic()
             print(totals.line(), flush=True)
-        enough = episodes is not None and sum(totals.kept.values()) >= episodes
+        enough = episodes is not None and totals.kept >= episodes
         late = deadline is not None and time.monotonic() > deadline
         if (stop or enough or late) and not told:
             told = True

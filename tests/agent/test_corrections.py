@@ -48,8 +48,9 @@ def test_what_is_wrong_with_the_command_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (
-        (["--model", str(tmp_path)], "holds no model.safetensors"),
-        (["--expert", "2"], "--expert is 2; give a share from 0 to 1."),
+        (["--model", str(tmp_path)], "config.json"),
+        (["--model", "nono"], "there is no model 'nono'; give nano, or the folder of a checkpoint."),
+        (["--model", "nano", "--expert", "2"], "--expert is 2; give a share from 0 to 1."),
     ):
         assert main([*WORDS, "--browser", "none", "--out", str(tmp_path / "out"), *words]) == 2
         told = capsys.readouterr().err
