@@ -19,6 +19,7 @@ from pilotfish.agent.damage import Rect
 from pilotfish.agent.events import EventLog, Told
 from pilotfish.agent.recorder import Recorder
 from pilotfish.sandbox import Sandbox, SandboxSpec
+from pilotfish.sandbox.busy import warn_when_busy
 from pilotfish.tools.base import ToolContext, ToolResult, validate
 from pilotfish.tools.grid import Screen
 from pilotfish.tools.registry import make_tools
@@ -104,6 +105,7 @@ def measure_log(folder: Path) -> None:
 
 def main() -> None:
     """Measure everything."""
+    warn_when_busy()
     for width, height in ((336, 420), (1280, 800)):
         asyncio.run(measure_screen(width, height))
     with tempfile.TemporaryDirectory(dir=".") as folder:

@@ -64,6 +64,13 @@ def test_a_room_that_breaks_a_contract_is_caught(tmp_path: Path) -> None:
     assert "the sandbox imports nothing of ours BROKEN" in done.stdout
 
 
+def test_what_rooms_may_not_share_is_equal_in_both() -> None:
+    """Neither of these rooms may import the other."""
+    trees = [ast.parse((ROOT / room / "busy.py").read_text("utf-8")) for room in ("kernels", "sandbox")]
+    first, second = ([ast.dump(statement) for statement in tree.body[1:]] for tree in trees)
+    assert first == second
+
+
 def test_tracked_files_stay_small() -> None:
     assert sum((ROOT / path).stat().st_size for path in _tracked()) < MAX_TRACKED_BYTES
 

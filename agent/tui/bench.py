@@ -30,6 +30,7 @@ from pilotfish.agent.control.wire import Control, Stop
 from pilotfish.agent.events import EVENTS
 from pilotfish.agent.stats import percentile
 from pilotfish.model.protocol import Usage
+from pilotfish.sandbox.busy import warn_when_busy
 
 STEPS, LINES, LIVE = 5_000, 35_000, 5
 KEYS = {
@@ -249,6 +250,7 @@ def _stop(folders: Iterable[Path]) -> None:
 
 def main() -> None:
     """Measure and print."""
+    warn_when_busy()
     with tempfile.TemporaryDirectory(prefix="pilotfish-bench-", ignore_cleanup_errors=True) as place:
         large = large_run(Path(place) / "large" / "20260101-000000-large0")
         with on_terminal("attach", str(large)) as terminal:
