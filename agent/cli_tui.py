@@ -56,4 +56,4 @@ def _need_terminal(command: str) -> None:
 
 def _refuse(why: str) -> NoReturn:
     instead = "`pilotfish show RUN` tells a run's steps, `pilotfish steer RUN` steers one"
-    raise typer.BadParameter(f"{why}; {instead}.".removesuffix("."))
+    raise typer.BadParameter(f"{why}; {instead}")
