@@ -181,7 +181,8 @@ class Player:
         try:
             if run.started.host_desktop:
                 raise NoWay("The run works on your own desktop, which cannot be brought back to what it was.")
-            way = way_back(run.episodes()[-1], to, keeps_files=job.snapshots is not None)
+            group = next(reversed(run.episodes()), [])
+            way = way_back(group, to, keeps_files=job.snapshots is not None)
             if self._box is not None:
                 for snapshot in {way.first, way.at} - {""}:
                     self._box.find_snapshot(snapshot)

@@ -77,13 +77,12 @@ def way_back(group: Sequence[log.Event], to: int, *, keeps_files: bool) -> Way:
     """
     pending = unfinished(group)
     events = log.live([event for event in group if event is not pending])
-    start = events[0]
-    assert isinstance(start, log.EpisodeStarted)
-    cut = log.step_begins(events, to)
     steps = {event.step for event in events if isinstance(event, log.Answered) and not event.parent}
-    if to < 1 or (to not in steps and to != max(steps, default=0) + 1):
+    if not steps or to not in {*steps, max(steps) + 1}:
         there = f"it has taken {counted(len(steps), 'step')}" if steps else "it has not taken one yet"
         raise NoWay(f"There is no step {to} to go back to: {there}.")
+    start, cut = events[0], log.step_begins(events, to)
+    assert isinstance(start, log.EpisodeStarted)
     screen = start.screen is not None
     first = at = ""
     if keeps_files:

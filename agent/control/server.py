@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -48,6 +49,8 @@ MAX_REQUEST = 16 << 20
 """Bytes of the longest request: a whole file as an edited argument has room."""
 MAX_UNREAD = 32 << 20
 """Bytes that may wait for a client beside the newest screen; one that reads less is let go."""
+_OBJECT = 1024
+"""Bytes that a message takes beside its text."""
 MAX_CLIENTS = 64
 LINGER_S = 1.0
 """How long a client may take to read the last that the run says."""
@@ -61,6 +64,7 @@ class Client:
         self.number = number
         self._writer = writer
         self._queue: list[FromRun] = []
+        self._screen: Screen | None = None
         self._bytes = 0
         self._more = asyncio.Event()
         self._ends = False
@@ -72,14 +76,15 @@ class Client:
             return
         last = self._queue[-1] if self._queue else None
         match message, last:
+            case Screen(), _:
+                self._screen = message
+                self._more.set()
+                return
             case State(), State():
                 self._bytes -= _weight(self._queue.pop())
             case Delta(start=False), Delta() if (message.step, message.kind) == (last.step, last.kind):
-                self._queue.pop()
+                self._bytes -= _weight(self._queue.pop())
                 message = last.model_copy(update={"text": last.text + message.text})
-                self._bytes -= len(last.text)
-            case Screen(), _:
-                self._queue = [one for one in self._queue if not isinstance(one, Screen)]
         self._queue.append(message)
         self._bytes += _weight(message)
         self._more.set()
@@ -95,17 +100,23 @@ class Client:
         """End the connection at once."""
         self._ends = True
         self._queue.clear()
+        self._screen = None
         self._more.set()
         self._writer.transport.abort()
 
     async def _send(self) -> None:
         try:
-            while self._queue or not self._ends:
+            while self._queue or self._screen or not self._ends:
                 queue, self._queue, self._bytes = self._queue, [], 0
+                if self._screen is not None:
+                    queue.append(self._screen)
+                    self._screen = None
                 for message in queue:
-                    self._writer.write(_line(message))
+                    self._writer.write(
+                        _screen_line(message) if isinstance(message, Screen) else _line(message)
+                    )
                     await self._writer.drain()
-                if not self._queue and not self._ends:
+                if not self._queue and not self._screen and not self._ends:
                     self._more.clear()
                     await self._more.wait()
         except OSError:
@@ -331,15 +342,15 @@ def _line(message: FromRun) -> bytes:
     return json.dumps(all_encodable(message.model_dump(mode="python"))).encode() + b"\n"
 
 
+@functools.lru_cache(maxsize=1)
+def _screen_line(screen: Screen) -> bytes:
+    """The same for all who watch: megabytes that are spelt out once."""
+    return _line(screen)
+
+
 def _weight(message: FromRun) -> int:
-    """About how many bytes a message takes; of screens only the newest waits, so they are not counted."""
-    match message:
-        case Delta():
-            return len(message.text)
-        case Screen():
-            return 0
-        case _:
-            return len(repr(message))
+    """About how many bytes a message takes."""
+    return _OBJECT + len(message.text if isinstance(message, Delta) else repr(message))
 
 
 def _id_of(line: bytes) -> int:

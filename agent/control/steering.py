@@ -168,6 +168,8 @@ class Steering:
         question = question.model_copy(update={"question": self._asked, "run_warning": self._warning})
         waiting = _Waiting(question, check)
         terminal: asyncio.Future[Answer] | None = None
+        if self.reach.hands_wanted.is_set():  # who wants mouse and keyboard waits for the end of this step
+            return Answer("deny", TAKES_OVER)
         if not self.somebody_is_there:
             return None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import pty
@@ -19,7 +20,7 @@ import pytest
 from pilotfish.agent.approval import Approval
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.server import MAX_REQUEST, serving
-from pilotfish.agent.control.steering import Answer, Steering
+from pilotfish.agent.control.steering import TAKES_OVER, Answer, Steering
 from pilotfish.agent.control.wire import (
     SOCKET,
     AddRule,
@@ -31,6 +32,7 @@ from pilotfish.agent.control.wire import (
     Pause,
     Question,
     QuestionOver,
+    Screen,
     State,
     Stop,
     Tell,
@@ -296,6 +298,34 @@ async def test_states_that_gave_way_to_newer_ones_hold_no_room(
         steering.change(step=number)
     await client.ask(Tell(text="Still there?"))
     await client.close()
+
+
+async def test_what_waits_for_one_that_reads_nothing_is_put_together(
+    steering: Steering, tmp_path: Path
+) -> None:
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.connect(str(tmp_path / SOCKET))
+    await steering_is(steering, clients=1)
+    for number in range(3000):
+        steering.wrote("text", "word ")
+        for listener in steering.listeners:
+            listener(Screen(width=1, height=1, png="x" * 100_000, cursor=(number, 0)))
+        await asyncio.sleep(0)
+    found = gc.get_objects()
+    assert sum(type(one) is Delta and one.text.startswith("word ") for one in found) < 20
+    assert sum(type(one) is Screen and len(one.png) == 100_000 for one in found) < 20
+    deaf.close()
+
+
+async def test_a_question_asked_while_hands_are_wanted_is_over(steering: Steering) -> None:
+    """Its call was meant for the screen before, and who wants them waits for its end."""
+    steering.reach.no_hands = ""
+    taking = asyncio.ensure_future(steering.take_over(True, ""))
+    await asyncio.sleep(0.01)
+    question = Question(question=0, step=1, call=CALL, why="")
+    answer = await asyncio.wait_for(steering.ask(question, lambda arguments: None), 20)
+    assert answer == Answer("deny", TAKES_OVER)
+    taking.cancel()
 
 
 async def test_rules_are_added_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,9 @@ def test_a_step_that_is_not_there(tmp_path: Path, to: int, says: str) -> None:
     with pytest.raises(NoWay, match=says):
         way_back(group(tmp_path, step(1, snapshot="1")), to, keeps_files=True)
     with pytest.raises(NoWay, match="has not taken one yet"):
-        way_back(group(tmp_path / "none"), 4, keeps_files=True)
+        way_back(group(tmp_path / "none"), 1, keeps_files=True)
+    with pytest.raises(NoWay, match="has not taken one yet"):
+        way_back([], 1, keeps_files=True)
 
 
 def test_what_reached_the_network_is_not_done_again(tmp_path: Path) -> None:
