@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
 
 from pilotfish.tasks.episodes.pages import Box, Screen, Target, Unreachable
-from pilotfish.tasks.episodes.steps import Expert, Steps, click, key, scroll, type_text
+from pilotfish.tasks.episodes.steps import Expert, Steps, click, key, scroll, type_text, wait
 
 EXPERTS: dict[str, Expert] = {}
 REMEMBERING: set[str] = set()
@@ -95,11 +96,30 @@ async def fill(s: Screen, field: str, text: str) -> Steps:
     raise Unreachable(f"{field} does not take {text!r}")
 
 
-async def open_section(s: Screen) -> Steps:
-    """Open the only section, and press the button in it."""
-    if not await s.js(f"pf.open({first('#area h3')})"):
-        yield click(await s.target(first("#area h3")))
-    yield click(await s.target(first("#subbtn")))
+async def until_shown(s: Screen, item: str) -> Steps:
+    """Wait for an element that comes by itself, as long as it may take."""
+    for _ in range(4):
+        if await s.js(f"pf.shown({item})"):
+            return
+        yield wait(1)
+
+
+async def choose_day(s: Screen, month: int, day: int, year: int) -> Steps:
+    """Choose a day in the calendar that a click on `#datepicker` opens."""
+    if not await s.js("pf.shown(document.querySelector('.ui-datepicker'))"):
+        yield click(await s.target(first("#datepicker")))
+    for _ in range(16):
+        await asyncio.sleep(0.05)  # the page moves the calendar to its place behind the click
+        shown = await s.js(
+            f"(()=>{{const d={first('td[data-month]')};return d&&[+d.dataset.year,+d.dataset.month+1]}})()"
+        )
+        if shown == [year, month]:
+            yield click(await s.target(f"pf.byText('.ui-datepicker-calendar td a','{day}')[0]"))
+            return
+        if shown is not None:
+            way = "prev" if shown > [year, month] else "next"
+            yield click(await s.target(first(f".ui-datepicker-{way}")))
+    raise Unreachable(f"the calendar does not come to {month}/{year}")
 
 
 async def scroll_to(s: Screen, target: str, frame: str, amount: int = 1) -> Steps:

@@ -10,7 +10,6 @@ from pilotfish.tasks.episodes.expert_tools import (
     find,
     first,
     match,
-    open_section,
     quoted,
     scroll_to,
     search,
@@ -34,7 +33,7 @@ async def click_button(s: Screen) -> Steps:
     yield click(await s.target(find("#area button", quoted(s.utterance)[0])))
 
 
-@expert("click-link")
+@expert("click-link", "click-tab-2-easy")
 async def click_link(s: Screen) -> Steps:
     yield click(await s.target(find("#area .alink", quoted(s.utterance)[0])))
 
@@ -54,7 +53,7 @@ async def click_tab(s: Screen) -> Steps:
     yield click(await s.target(find("#area li a", search(r"(Tab #\d)", s.utterance))))
 
 
-@expert("enter-text")
+@expert("enter-text", "enter-text-dynamic")
 async def enter_text(s: Screen) -> Steps:
     async for step in fill(s, first("#tt"), quoted(s.utterance)[0]):
         yield step
@@ -65,12 +64,6 @@ async def enter_text(s: Screen) -> Steps:
 async def focus_text_2(s: Screen) -> Steps:
     number = search(r"(\d)(?:st|nd|rd|th) input", s.utterance)
     yield click(await s.target(first(f"#tt{number}")))
-
-
-@expert("enter-text-dynamic")
-async def enter_text_dynamic(s: Screen) -> Steps:
-    async for step in enter_text(s):
-        yield step
 
 
 @expert("enter-password")
@@ -169,18 +162,6 @@ async def count_shape(s: Screen) -> Steps:
     yield click(await s.target(find("#count-buttons button", str(count))))
 
 
-@expert("click-collapsible")
-async def click_collapsible(s: Screen) -> Steps:
-    async for step in open_section(s):
-        yield step
-
-
-@expert("click-tab-2-easy")
-async def click_tab_2_easy(s: Screen) -> Steps:
-    async for step in click_link(s):
-        yield step
-
-
 @expert("navigate-tree")
 async def navigate_tree(s: Screen) -> Steps:
     # Folders are opened from the top until the name is seen, as someone would who does not know the tree.
@@ -204,17 +185,6 @@ async def search_engine(s: Screen) -> Steps:
     if rank >= 3:
         yield click(await s.target(find("#pagination a", str(rank // 3 + 1))))
     yield click(await s.target(f"pf.all('#page-content a')[{rank % 3}]"))
-
-
-@expert("use-autocomplete-nodelay", remembers=True)
-async def use_autocomplete(s: Screen) -> Steps:
-    start, *end = quoted(s.utterance)
-    async for step in fill(s, first("#tags"), start):
-        yield step
-    fits = f"(t)=>t.startsWith({json.dumps(start)})&&t.endsWith({json.dumps(end[0] if end else '')})"
-    item = f"pf.all('.ui-menu-item').find((e)=>({fits})(pf.clean(e.textContent)))"
-    yield click(await s.target(item))
-    yield click(await s.target(first("#subbtn")))
 
 
 @expert("read-table")

@@ -18,10 +18,11 @@ from pilotfish.tasks.episodes.expert_tools import (
     quoted,
     scroll_to,
     search,
+    until_shown,
 )
 from pilotfish.tasks.episodes.experts_scrolling import move_slider
 from pilotfish.tasks.episodes.pages import Box, Screen, Target
-from pilotfish.tasks.episodes.steps import Steps, click, drag, wait
+from pilotfish.tasks.episodes.steps import Steps, click, drag
 
 Point = tuple[float, float]
 
@@ -191,13 +192,6 @@ async def form_sequence_3(s: Screen) -> Steps:
     yield click(await s.target(find("#buttons button", quoted(s.utterance)[0])))
 
 
-async def _until_shown(s: Screen, item: str) -> Steps:
-    for _ in range(4):
-        if await s.js(f"pf.shown({item})"):
-            return
-        yield wait(1)
-
-
 @expert("click-menu")
 async def click_menu(s: Screen) -> Steps:
     # A click on an item with a submenu would choose that item; the pointer alone opens it, after a while.
@@ -210,7 +204,7 @@ async def click_menu(s: Screen) -> Steps:
         if await s.js(f"pf.shown({find('#menu .ui-menu-item-wrapper', below)})"):
             continue
         yield click(await s.target(item), "mouse_move")
-        async for step in _until_shown(s, find("#menu .ui-menu-item-wrapper", below)):
+        async for step in until_shown(s, find("#menu .ui-menu-item-wrapper", below)):
             yield step
 
 
@@ -226,7 +220,7 @@ async def click_menu_2(s: Screen) -> Steps:
         yield click(await s.target(first("#open-menu")))
     if not await s.js(f"pf.shown({item})"):
         yield click(await s.target(find("#menu li>div", "Playback")))
-        async for step in _until_shown(s, item):
+        async for step in until_shown(s, item):
             yield step
     yield click(await s.target(item))
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 import re
 
-from pilotfish.tasks.episodes.expert_tools import expert, fill, first, match, quoted, scroll_to, search
+from pilotfish.tasks.episodes.expert_tools import (
+    choose_day,
+    expert,
+    fill,
+    first,
+    match,
+    quoted,
+    scroll_to,
+    search,
+    until_shown,
+)
 from pilotfish.tasks.episodes.pages import Screen, Target, Unreachable
-from pilotfish.tasks.episodes.steps import Steps, click, drag, key, scroll, type_text, wait
+from pilotfish.tasks.episodes.steps import Steps, click, drag, key, scroll, type_text
 
 
 def _shifted(target: Target, dx: float, dy: float) -> Target:
@@ -182,23 +192,9 @@ async def drag_items(s: Screen) -> Steps:
 @expert("choose-date", "choose-date-easy", "choose-date-medium", "choose-date-nodelay")
 async def choose_date(s: Screen) -> Steps:
     month, day, year = (int(part) for part in match(r"Select (\d+)/(\d+)/(\d+) as", s.utterance))
-    if await s.js(f"{first('#datepicker')}.value") == f"{month:02d}/{day:02d}/{year}":
-        yield click(await s.target(first("#subbtn")))
-        return
-    if not await s.js("pf.shown(document.querySelector('.ui-datepicker'))"):
-        yield click(await s.target(first("#datepicker")))
-    for _ in range(14):
-        shown = await s.js(
-            f"(()=>{{const d={first('td[data-month]')};return d&&[+d.dataset.year,+d.dataset.month+1]}})()"
-        )
-        if shown is None:
-            raise Unreachable("the calendar did not open")
-        if shown == [year, month]:
-            break
-        yield click(
-            await s.target(first(".ui-datepicker-prev" if shown > [year, month] else ".ui-datepicker-next"))
-        )
-    yield click(await s.target(f"pf.byText('.ui-datepicker-calendar td a','{day}')[0]"))
+    if await s.js(f"{first('#datepicker')}.value") != f"{month:02d}/{day:02d}/{year}":
+        async for step in choose_day(s, month, day, year):
+            yield step
     yield click(await s.target(first("#subbtn")))
 
 
@@ -225,17 +221,15 @@ async def order_food(s: Screen) -> Steps:
     yield click(await s.target(submit))
 
 
-@expert("use-autocomplete", remembers=True)
+@expert("use-autocomplete", "use-autocomplete-nodelay", remembers=True)
 async def use_autocomplete(s: Screen) -> Steps:
     start, *end = quoted(s.utterance)
     async for step in fill(s, first("#tags"), start):
         yield step
     fits = f"(t)=>t.startsWith({json.dumps(start)})&&t.endsWith({json.dumps(end[0] if end else '')})"
     item = f"pf.all('.ui-menu-item').find((e)=>({fits})(pf.clean(e.textContent)))"
-    for _ in range(4):
-        if await s.js(f"!!{item}"):
-            break
-        yield wait(1)
+    async for step in until_shown(s, item):
+        yield step
     yield click(await s.target(item))
     yield click(await s.target(first("#subbtn")))
 

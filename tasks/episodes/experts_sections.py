@@ -11,7 +11,6 @@ from pilotfish.tasks.episodes.expert_tools import (
     find,
     first,
     match,
-    open_section,
     quoted,
     scroll_to,
     search,
@@ -62,10 +61,11 @@ async def click_collapsible_2(s: Screen) -> Steps:
         yield step
 
 
-@expert("click-collapsible-nodelay")
-async def click_collapsible_nodelay(s: Screen) -> Steps:
-    async for step in open_section(s):
-        yield step
+@expert("click-collapsible", "click-collapsible-nodelay")
+async def click_collapsible(s: Screen) -> Steps:
+    if not await s.js(f"pf.open({first('#area h3')})"):
+        yield click(await s.target(first("#area h3")))
+    yield click(await s.target(first("#subbtn")))
 
 
 @expert("social-media")

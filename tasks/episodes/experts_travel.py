@@ -5,7 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 
-from pilotfish.tasks.episodes.expert_tools import box_of, expert, fill, first, match, point, scroll_to, search
+from pilotfish.tasks.episodes.expert_tools import (
+    box_of,
+    choose_day,
+    expert,
+    fill,
+    first,
+    match,
+    point,
+    scroll_to,
+    search,
+    until_shown,
+)
 from pilotfish.tasks.episodes.pages import Screen, Unreachable
 from pilotfish.tasks.episodes.steps import Steps, click, drag, wait
 
@@ -17,10 +28,8 @@ async def _choose_airport(s: Screen, field: str, name: str) -> Steps:
     async for step in fill(s, first(field), name):
         yield step
     item = f"pf.all('.ui-menu-item').find((e)=>pf.shown(e)&&e.textContent.includes({json.dumps(name)}))"
-    for _ in range(4):
-        if await s.js(f"!!{item}"):
-            break
-        yield wait(1)
+    async for step in until_shown(s, item):
+        yield step
     yield click(await s.target(item))
 
 
@@ -34,7 +43,8 @@ async def book_flight(s: Screen) -> Steps:
             async for step in _choose_airport(s, field, name):
                 yield step
         if await s.js(f"{first('#datepicker')}.value") != date:
-            async for step in _choose_day(s, date):
+            month, day, year = (int(part) for part in date.split("/"))
+            async for step in choose_day(s, month, day, year):
                 yield step
         yield click(await s.target(first("#search")))
     css, data = (".flight-price", "price") if what == "cheapest" else (".time-duration", "duration")
@@ -45,22 +55,6 @@ async def book_flight(s: Screen) -> Steps:
     async for step in scroll_to(s, knob, first("#area"), 2):
         yield step
     yield click(await s.target(knob))
-
-
-async def _choose_day(s: Screen, date: str) -> Steps:
-    month, day, year = (int(part) for part in date.split("/"))
-    if not await s.js("pf.shown(document.querySelector('.ui-datepicker'))"):
-        yield click(await s.target(first("#datepicker")))
-    for _ in range(4):
-        await asyncio.sleep(0.05)  # the page moves the calendar to its place behind the click
-        shown = await s.js(
-            f"(()=>{{const d={first('td[data-month]')};return d&&[+d.dataset.year,+d.dataset.month+1]}})()"
-        )
-        if shown is None or shown == [year, month]:
-            break
-        way = "prev" if shown > [year, month] else "next"
-        yield click(await s.target(first(f".ui-datepicker-{way}")))
-    yield click(await s.target(f"pf.byText('.ui-datepicker-calendar td a','{day}')[0]"))
 
 
 @expert("draw-circle")
