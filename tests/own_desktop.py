@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import struct
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,8 @@ from typing import Any
 from Xlib import XK, X, error
 from Xlib.display import Display
 from Xlib.protocol import rq
+
+from .waiting import wait_for
 
 WIDTH, HEIGHT = 3000, 900
 THREE = {
@@ -37,14 +37,6 @@ class Seen:
     x: int
     y: int
     state: int
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """Return when it holds; fails the test if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 class _Raw(rq.Request):
@@ -183,15 +175,6 @@ class Window:
 
     def close(self) -> None:
         self.display.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    """The same while the event loop goes on."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from packaging.utils import canonicalize_name
 
 from pilotfish.agent import cli
 
-from .own_desktop import wait_for
 from .processes import living
+from .waiting import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("agent", "kernels", "model", "sandbox", "tasks", "tools")

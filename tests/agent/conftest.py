@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pilotfish.model.protocol import ToolCall
+
+
+def shell(command: object) -> ToolCall:
+    """A call of the shell."""
+    return ToolCall("1", "shell", {"command": command})
+
 
 class XServer:
     """An Xvfb of this test's own."""

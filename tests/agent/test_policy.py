@@ -7,10 +7,7 @@ import pytest
 from pilotfish.agent.policy import Judgement, Policy, Rule, Verdict, describe, rule_like
 from pilotfish.model.protocol import ToolCall
 
-
-def shell(command: object) -> ToolCall:
-    return ToolCall("1", "shell", {"command": command})
-
+from .conftest import shell
 
 RULES = [
     Rule(verdict="allow", tool="shell", command="git status*"),

@@ -15,9 +15,7 @@ from pilotfish.agent.rule_file import RuleFileError, save_rule, save_rules, save
 from pilotfish.model.protocol import ToolCall
 from pilotfish.sandbox import Files
 
-
-def shell(command: str) -> ToolCall:
-    return ToolCall("1", "shell", {"command": command})
+from .conftest import shell
 
 
 def edit(path: str, **fields: Any) -> ToolCall:

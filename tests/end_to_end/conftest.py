@@ -84,6 +84,11 @@ def turn(*calls: ToolCall, text: str = "", reasoning: str | None = None) -> Mess
     return Message("assistant", (text,) if text else (), reasoning, calls)
 
 
+def shell(command: str, **more: Any) -> Message:
+    """An answer that runs a command. more: as of `call`."""
+    return turn(call("shell", command=command, **more))
+
+
 class Said(NamedTuple):
     """How the command ended, and what it wrote."""
 

@@ -21,17 +21,12 @@ from pilotfish.agent.code import CodeTarget, run_code
 from pilotfish.agent.reenact import compare_frames, first_difference, recorded_calls
 from pilotfish.agent.run import Target
 from pilotfish.agent.settings import Settings
-from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Task
 
 from ..sandbox.repositories import fingerprint, make
-from .conftest import Command, call, turn, without_words
+from .conftest import Command, call, shell, turn, without_words
 from .test_going_back import PILOTFISH, play
-
-
-def shell(command: str) -> Message:
-    return turn(call("shell", command=command))
 
 
 def checked(command: Command, run: Path, *words: str) -> dict[str, Any]:

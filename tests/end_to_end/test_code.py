@@ -21,7 +21,7 @@ from pilotfish.model.protocol import Message, Model
 from pilotfish.model.scripted import ScriptedModel
 
 from ..sandbox.repositories import fingerprint, git, make, write
-from .conftest import Command, call, turn
+from .conftest import Command, call, shell, turn
 
 CALC = "def add(a, b):\n    return a - b\n\n\ndef sub(a, b):\n    return a - b\n"
 TESTS = """import unittest
@@ -41,10 +41,6 @@ class Calc(unittest.TestCase):
 def repo(tmp_path: Path) -> Path:
     """A small project with a bug that one of its tests shows."""
     return make(tmp_path / "repo", {"calc.py": CALC, "test_calc.py": TESTS, "README.md": "# Calc\n"})
-
-
-def shell(command: str) -> Message:
-    return turn(call("shell", command=command))
 
 
 def mend(old: str = "a - b\n\n\n", new: str = "a + b\n\n\n") -> Message:

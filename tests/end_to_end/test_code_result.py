@@ -15,8 +15,8 @@ from pilotfish.agent.settings import Settings
 from pilotfish.model.scripted import ScriptedModel
 
 from ..sandbox.repositories import git, make
-from .conftest import Command, call, turn
-from .test_code import code, shell
+from .conftest import Command, call, shell, turn
+from .test_code import code
 
 DONE = turn(text="Done.")
 

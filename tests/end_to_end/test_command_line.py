@@ -21,8 +21,8 @@ from pilotfish.agent import events as log
 from pilotfish.agent.prompt import UNKNOWN_OUTCOME
 from pilotfish.tasks.format import Task
 
-from ..own_desktop import wait_for
 from ..processes import living
+from ..waiting import wait_for
 from .conftest import Command
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]

@@ -19,8 +19,8 @@ from pilotfish.sandbox.inside.processes import below, processes
 from pilotfish.tasks.format import Limits as TaskLimits
 from pilotfish.tasks.format import Task
 
-from ..own_desktop import wait_for
 from ..processes import living
+from ..waiting import wait_for
 from .conftest import SHELL, Open, call, turn
 
 pytestmark = pytest.mark.timeout(120)

@@ -30,7 +30,7 @@ from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.sandbox import Snapshots
 
-from .conftest import call, turn
+from .conftest import call, shell, turn
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 
@@ -86,10 +86,6 @@ async def play(target: Target, folder: Path, script: Sequence[Message]) -> log.R
             await player.play(job_for(folder, None), ScriptedModel(list(script)))
         events.append(log.RunEnded(status="finished"))
     return log.read_run(folder)
-
-
-def shell(command: str) -> Message:
-    return turn(call("shell", command=command))
 
 
 @pytest.fixture

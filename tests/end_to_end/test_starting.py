@@ -17,8 +17,8 @@ import pytest
 from pilotfish.agent import events as log
 from pilotfish.tasks.format import Task
 
-from ..own_desktop import wait_for
 from ..processes import living_in_session
+from ..waiting import wait_for
 
 PILOTFISH = [sys.executable, "-m", "pilotfish.agent.cli"]
 

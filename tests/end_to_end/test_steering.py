@@ -38,13 +38,9 @@ from pilotfish.agent.subtask import hand_over
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Limits, Task
 
-from .conftest import Open, call, turn
+from .conftest import Open, call, shell, turn
 
 ASKS = Policy(default="ask")
-
-
-def shell(command: str, id: str = "c") -> Any:
-    return turn(call("shell", command=command, id=id))
 
 
 Person = Callable[[RunClient], Coroutine[Any, Any, None]]

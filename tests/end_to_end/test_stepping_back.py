@@ -34,13 +34,8 @@ from pilotfish.model.protocol import Clip, Message, Model
 from pilotfish.model.scripted import ScriptedModel
 from pilotfish.tasks.format import Task
 
-from .conftest import call, turn, without_words
+from .conftest import call, shell, turn, without_words
 from .test_going_back import PILOTFISH
-
-
-def shell(command: str, id: str = "c") -> Message:
-    return turn(call("shell", command=command, id=id))
-
 
 Person = Callable[[RunClient], Awaitable[None]]
 

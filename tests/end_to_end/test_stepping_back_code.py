@@ -22,8 +22,9 @@ from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
 
 from ..sandbox.repositories import make
-from .conftest import turn
-from .test_code import CALC, TESTS, mend, shell
+from ..waiting import until
+from .conftest import shell, turn
+from .test_code import CALC, TESTS, mend
 from .test_stepping_back import Watcher
 
 Person = Callable[[RunClient, Watcher], Awaitable[None]]
@@ -112,9 +113,3 @@ async def test_what_the_tests_have_said_is_undone_too(repo: Path) -> None:
 
 def sent_back(run: log.RunLog) -> list[str]:
     return [one.text for one in run.events if isinstance(one, log.SentBack)]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - a file tells nobody
-            await asyncio.sleep(0.02)

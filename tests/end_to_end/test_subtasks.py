@@ -23,7 +23,7 @@ from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
 
 from ..sandbox.repositories import fingerprint, make
-from .conftest import call, turn
+from .conftest import call, shell, turn
 
 PLAN = [{"title": "Look"}]
 DONE = turn(text="All is done.")
@@ -32,10 +32,6 @@ DONE = turn(text="All is done.")
 @pytest.fixture
 def repo(tmp_path: Path) -> Path:
     return make(tmp_path / "repo", {"calc.py": "def add(a, b):\n    return a - b\n"})
-
-
-def shell(command: str, **more: Any) -> Message:
-    return turn(call("shell", command=command, **more))
 
 
 def hand(text: str = "Do a part.") -> Message:

@@ -7,7 +7,7 @@ import base64
 import io
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,9 @@ from pilotfish.sandbox import Sandbox, SandboxSpec
 from pilotfish.tasks.format import Task
 from pilotfish.tools.grid import Screen as Region
 
-from .conftest import call, turn
-from .test_stepping_back import Watcher, shell, supervised
+from ..waiting import until
+from .conftest import call, shell, turn
+from .test_stepping_back import Watcher, supervised
 
 DONE = turn(call(action="done", id="d"))
 WAIT = turn(call(action="wait", duration=0.05, id="w"))
@@ -51,12 +52,6 @@ GREEN = [0, 255, 0]
 
 def pixels(screen: Screen) -> Any:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(screen.png))))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - a screen and a file tell nobody
-            await asyncio.sleep(0.02)
 
 
 async def test_mouse_and_keyboard_go_to_a_person_and_come_back(web_task: Task, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 import mss
 import numpy as np
@@ -16,6 +14,8 @@ from Xlib.ext import xtest
 
 from pilotfish.sandbox import Sandbox, SandboxSpec
 
+from ..waiting import until
+
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(60)]
 
 
@@ -24,13 +24,6 @@ def grab(box: Sandbox) -> npt.NDArray[np.uint8]:
     with mss.MSS(display=box.display.name) as camera:
         shot = camera.grab(camera.monitors[0])
         return np.frombuffer(shot.rgb, np.uint8).reshape(shot.height, shot.width, 3)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        await asyncio.sleep(0.02)
 
 
 async def test_size_is_exact(desk: Sandbox) -> None:

@@ -25,7 +25,8 @@ from pilotfish.sandbox.host_traces import BORROWED_PROPERTY, Traces
 from pilotfish.sandbox.monitors import pick_monitor, read_monitors
 from pilotfish.sandbox.x_properties import set_numbers
 
-from ..own_desktop import THREE, own_desktop, wait_for
+from ..own_desktop import THREE, own_desktop
+from ..waiting import wait_for
 
 
 class Told:

@@ -16,7 +16,7 @@ from pilotfish.tools import browser, browser_tabs
 from pilotfish.tools.base import ToolResult, validate
 from pilotfish.tools.browser import limit_s
 
-from ..own_desktop import until
+from ..waiting import until
 from .desk import SITE, Desk
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]

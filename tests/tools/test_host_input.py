@@ -22,7 +22,7 @@ from pilotfish.tools.base import Screen, ToolContext, ToolResult, validate
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.host_input import STILL_S
 
-from ..own_desktop import until, wait_for
+from ..waiting import until, wait_for
 
 
 class Hands:

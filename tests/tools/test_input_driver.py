@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from Xlib import XK
 
 from pilotfish.tools.input_driver import InputDriver, InputError
+
+from ..waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -35,13 +36,6 @@ def is_gone(pid):
     except ProcessLookupError:
         return True
     return False
-
-
-async def until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 async def test_one_process_serves_all_calls_and_ends_with_close(driver):

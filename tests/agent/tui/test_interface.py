@@ -15,11 +15,7 @@ from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.text_view import TextView
 
 from . import made_runs
-
-
-def shown(app: Interface) -> str:
-    """What stands on the terminal."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+from .screens import shown_text as shown
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 30) -> None:
@@ -29,7 +25,7 @@ async def until(pilot: Pilot[Any], holds: Callable[[], bool], seconds: float = 3
         if holds():
             return
         await pilot.pause(0.05)
-    raise AssertionError(shown(pilot.app))  # type: ignore[arg-type]
+    raise AssertionError(shown(pilot.app))
 
 
 async def test_runs_show_up_by_themselves_and_open(tmp_path: Path) -> None:

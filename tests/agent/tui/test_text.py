@@ -10,6 +10,8 @@ from textual.app import App, ComposeResult
 from pilotfish.agent.tui import text
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, PlainTable, plain
 
+from .screens import shown_text
+
 HOSTILE = [
     "rm -rf build[a-z]*",
     "[/]",
@@ -87,17 +89,12 @@ class _Everywhere(App[None]):
         self.quits += 1
 
 
-def _shown(app: App[Any]) -> str:
-    strips = app.screen._compositor.render_strips()
-    return "\n".join(strip.text for strip in strips)
-
-
 @pytest.mark.parametrize("string", HOSTILE)
 async def test_no_widget_reads_markup_or_lets_a_control_code_through(string: str) -> None:
     app = _Everywhere(string)
     async with app.run_test(size=(100, 40), notifications=True) as pilot:
         await pilot.pause()
-        shown = _shown(app)
+        shown = shown_text(app)
         assert not [char for char in shown if not char.isprintable() and char != "\n"]
         first = plain(string, one_line=True).plain.split("\\")[0].split("  ")[0]
         assert first in shown
