@@ -64,6 +64,16 @@ def test_a_room_that_breaks_a_contract_is_caught(tmp_path: Path) -> None:
     assert "the sandbox imports nothing of ours BROKEN" in done.stdout
 
 
+def test_every_module_has_its_place_in_the_architecture() -> None:
+    """Each is named under its room; those of the index have a page of their own."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    under = {part.partition("/")[0]: part for part in re.split(r"^## ", page, flags=re.MULTILINE)}
+    under["tools"] += (ROOT / "docs" / "index.md").read_text("utf-8")
+    modules = [path for path in _tracked() if path.parts[0] in ROOMS and path.suffix == ".py"]
+    missing = [str(path) for path in modules if f"`{path.name}`" not in under[path.parts[0]]]
+    assert [name for name in missing if not name.endswith("__init__.py")] == []
+
+
 def test_what_rooms_may_not_share_is_equal_in_both() -> None:
     """Neither of these rooms may import the other."""
     trees = [ast.parse((ROOT / room / "busy.py").read_text("utf-8")) for room in ("kernels", "sandbox")]
