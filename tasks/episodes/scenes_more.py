@@ -6,9 +6,10 @@ import json
 import random
 
 from pilotfish.tasks.episodes import words
-from pilotfish.tasks.episodes.pages import Screen, Unreachable
+from pilotfish.tasks.episodes.expert_tools import scroll_to
+from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene, compose
-from pilotfish.tasks.episodes.steps import Steps, click, done, scroll
+from pilotfish.tasks.episodes.steps import Steps, click, done
 from pilotfish.tasks.episodes.widgets import Draft, button, element, escape, heading, reach
 
 COLOURS = {
@@ -182,13 +183,8 @@ def scroll_scene(rng: random.Random, seed: int) -> Scene:
     ).format(texts[at])
 
     async def expert(s: Screen) -> Steps:
-        for _ in range(14):
-            where = await s.js(f"pf.beyond({element(names[at])},{element(frame)})")
-            if where == 0:
-                break
-            yield scroll(await s.target(element(frame)), "down" if where > 0 else "up", 1)
-        else:
-            raise Unreachable("the list does not end")
+        async for step in scroll_to(s, element(names[at]), element(frame)):
+            yield step
         yield click(await s.target(element(names[at])))
         yield done()
 

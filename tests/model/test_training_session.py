@@ -253,6 +253,8 @@ def test_a_config_has_a_field_for_every_flag(tmp_path: Path) -> None:
         lines += [f"[sizes.{part}]", *(f"{k} = {v}" for k, v in values.items())]
     (tmp_path / "train.toml").write_text("\n".join(lines))
     assert vars(read_config(tmp_path / "train.toml")) == fields
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text("utf-8")
+    assert [name for name in fields if f"`{name}`" not in page and name != "sizes"] == []
     assert "polyline" not in picture([])
 
 
