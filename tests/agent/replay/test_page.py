@@ -66,6 +66,7 @@ async def test_what_a_person_did_is_told(path: Path, looking: Looking) -> None:
     denied = await go_to(page, "2. shell")
     assert "the rule shell rm *" in denied
     assert "denied: not now" in denied
+    assert (await page.inner_text("#legend")).startswith("denied or not run")
     edited = await go_to(page, "3. left_click_drag")
     assert '"coordinate": [300, 300]' in edited.split("RAN INSTEAD")[1]
     assert "all came back" in await go_to(page, "stepped back")
