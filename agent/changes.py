@@ -154,7 +154,8 @@ def ways_back(run: log.RunLog) -> list[str]:
     except SandboxError:
         return []
     what = ("Bring it over with:", "apply") if target.get("review") else ("Undo it with:", "restore")
-    return [f"See its work with: pilotfish diff {run.folder}", f"{what[0]} pilotfish {what[1]} {run.folder}"]
+    folder = shlex.quote(str(run.folder))
+    return [f"See its work with: pilotfish diff {folder}", f"{what[0]} pilotfish {what[1]} {folder}"]
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:

@@ -160,5 +160,5 @@ def result_lines(result: dict[str, Any]) -> list[str]:
             lines.append(f"Put it on your folder with: {shlex.join(put)}")
     lines.append(f"log    {result['folder']}")
     if result["end"] == "stopped":
-        lines.append(f"Go on with:  pilotfish resume {result['folder']}")
+        lines.append(f"Go on with:  pilotfish resume {shlex.quote(result['folder'])}")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,9 +54,10 @@ def _finish_run(result: dict[str, Any], as_json: bool) -> None:
     lines.append(f"log   {result['folder']}")
     lines += [f"made  {path}" for path in result["predictions"]]
     lines += [result["host_desktop"]] if result["host_desktop"] else []
-    lines.append(f"See it with: pilotfish replay {result['folder']}")
+    folder = shlex.quote(result["folder"])
+    lines.append(f"See it with: pilotfish replay {folder}")
     if result["end"] == "stopped" and not result["host_desktop"]:
-        lines.append(f"Go on with:  pilotfish resume {result['folder']}")
+        lines.append(f"Go on with:  pilotfish resume {folder}")
     if not as_json:
         from pilotfish.agent.changes import ways_back
         from pilotfish.agent.events import read_run

@@ -72,7 +72,9 @@ def _expected(error: Mapping[str, Any]) -> str:
             return f"{context['le']:g} or less"
         case ["literal", "error"]:
             return str(context["expected"])
-    return str(error["msg"]).removeprefix("Input should be ")
+    message = str(error["msg"]).removeprefix("Input should be ")
+    _, found, choices = message.partition(" is not one of ")
+    return f"one of {choices.rstrip('.')}" if found else message
 
 
 def unknown_variables(settings: Collection[str]) -> Iterator[str]:

@@ -120,6 +120,7 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     assert [(run["id"], run["playing"]) for run in listed] == [(asking.name, True)]
     assert f"{asking.name}  playing " in command_here("runs", "--record-dir", str(asking.parent)).out
     assert "digest differs" in steer("approve", "--digest", "0" * 64)["error"]
+    assert "ACTION is 'nod', but must be one of 'status', 'pause'," in steer("nod")["error"]
     assert steer("tell", "Hurry.")["done"]
     assert steer("approve")["done"] == "The call runs."
     assert asyncio.run(question_in(asking)).question > first.question
