@@ -224,6 +224,12 @@ class Server:
             client.say(Done(id=number, note=await done))
         except (Refusal, LogError) as refusal:
             client.say(Refused(id=number, sentence=str(refusal)))
+        except Exception as error:
+            # A fault of ours, which ends the task with its trace; who asked does not wait for ever.
+            client.say(
+                Refused(id=number, sentence=f"The run failed at this ({error!r}); ask for something else.")
+            )
+            raise
 
     def _do(self, client: Client, request: Request) -> str | Awaitable[str]:
         match request:
