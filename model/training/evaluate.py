@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pilotfish.model.m3 import M3
 from pilotfish.model.training.loader import collate
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
-from pilotfish.model.training.trainee import frame_patches
+from pilotfish.model.training.trainee import PATCHES, see
 
 MAX_ANSWER = 64
 
@@ -62,19 +63,27 @@ def cases(maker: SampleMaker, episodes: list[Episode], per_task: int) -> list[Ca
 
 @torch.no_grad()
 def answers(
-    model: M3, maker: SampleMaker, batch_cases: list[Case], device: str, attention: str = "sparse"
+    model: M3,
+    maker: SampleMaker,
+    samples: Sequence[Sample],
+    device: str,
+    attention: str = "sparse",
+    most: int = MAX_ANSWER,
+    segment: int = PATCHES,
 ) -> list[str]:
-    """Greedy answers, all rows at once, recomputed whole at every token."""
-    batch = collate([c.sample for c in batch_cases], maker.tokenizer.eos_id).to(device)
-    patches, grid = frame_patches(batch.frames, batch.clip_frames, 0.0)
-    lengths = torch.tensor([len(c.sample.ids) for c in batch_cases], device=device)
-    rows = torch.arange(len(batch_cases), device=device)
-    pad = torch.full((len(batch_cases), MAX_ANSWER), maker.tokenizer.eos_id, device=device)
+    """Greedy answers of up to `most` tokens, all rows at once, recomputed whole at every token.
+
+    The samples show clips, all of them, or pictures; segment: as in `see`.
+    """
+    batch = collate(list(samples), maker.tokenizer.eos_id).to(device)
+    lengths = torch.tensor([len(sample.ids) for sample in samples], device=device)
+    rows = torch.arange(len(samples), device=device)
+    pad = torch.full((len(samples), most), maker.tokenizer.eos_id, device=device)
     ids = torch.cat((batch.ids, pad), dim=1)
-    done = torch.zeros(len(batch_cases), dtype=torch.bool, device=device)
+    done = torch.zeros(len(samples), dtype=torch.bool, device=device)
     pieces: list[Tensor] = []
-    media = model.encode_media(patches, [grid] * batch.clip_frames.shape[0])
-    for _ in range(MAX_ANSWER):
+    media = see(model, batch, 0.0, segment)
+    for _ in range(most):
         hidden = model.hidden(ids, media=media, attention=attention)  # type: ignore[arg-type]
         token = model.language_model.lm_head(hidden[rows, lengths - 1]).float().argmax(-1)
         token = torch.where(done, maker.tokenizer.eos_id, token)
@@ -119,7 +128,8 @@ def evaluate(
     right: dict[str, list[bool]] = defaultdict(list)
     for i in range(0, len(todo), 64):
         part = todo[i : i + 64]
-        for case, answer in zip(part, answers(model, maker, part, device, attention), strict=True):
+        given = answers(model, maker, [case.sample for case in part], device, attention)
+        for case, answer in zip(part, given, strict=True):
             ok = is_right(answer, case)
             right[case.task].append(ok)
             if not ok and len(right[case.task]) - sum(right[case.task]) <= 2:

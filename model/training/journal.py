@@ -18,6 +18,10 @@ SIZE, MARGIN = (640, 200), 40
 CURVES = {"answer": "#1f6fb4", "kl": "#d1603d", "lr": "#888888"}
 
 
+class NoNumber(TrainingError):
+    """A loss is not a number."""
+
+
 class Journal:
     """Averages what the steps report, writes it to `train.jsonl` and prints every fourth record."""
 
@@ -40,7 +44,7 @@ class Journal:
         for step, values, origin in read:
             if not all(math.isfinite(v) for v in values.values()):
                 wrong = ", ".join(f"{k} {v:g}" for k, v in values.items() if not math.isfinite(v))
-                raise TrainingError(
+                raise NoNumber(
                     f"The loss of step {step} is no number ({wrong}); its batch is {origin}. The last "
                     "checkpoint is from before: go on from it with lower rates, or without that shard."
                 )

@@ -287,7 +287,7 @@ def widget_cells(ep: Episode, frame: int) -> npt.NDArray[np.float32]:
     return out.reshape(rows * columns, 2)
 
 
-def batches(data: EpisodeBatches, workers: int) -> Iterator[Batch]:
+def batches(data: IterableDataset[Batch], workers: int) -> Iterator[Batch]:
     """Endless batches from `workers` processes in turn, in pinned memory when there is a GPU."""
     loader = DataLoader(
         data,

@@ -158,11 +158,11 @@ class SampleMaker:
         end = self.max_clips + times * self.clip_block
         return times * self.clip_block, end - self.clip_block, end
 
-    def questions(self, ep: Episode, most: int = 16) -> Sample | None:
+    def questions(self, ep: Episode, most: int = 16, form: str = "") -> Sample | None:
         """Several questions about one screen of the episode; None when nothing on it can be named.
 
         Half of them show the screen as a single picture, which costs half the vision tokens of a clip in
-        which nothing moves.
+        which nothing moves. form: "calls", "pairs", "list" or "all"; left out, one is drawn.
         """
         n = self.random.randrange(len(ep.frames))
         named = unambiguous(ep.widgets[n])
@@ -170,7 +170,7 @@ class SampleMaker:
             return None
         self.random.shuffle(named)
         named = named[:most]
-        form = self.random.choices(("calls", "pairs", "list", "all"), (20, 15, 40, 25))[0]
+        form = form or self.random.choices(("calls", "pairs", "list", "all"), (20, 15, 40, 25))[0]
         frames: list[int] = []
         clips: list[tuple[int, ...]] = []
         shown = self._picture(ep, n, frames, clips)
@@ -247,11 +247,11 @@ class SampleMaker:
             return f"{draw.randint(1, 12):02d}/{draw.randint(1, 28):02d}/{draw.randint(1990, 2030)}"
         return " ".join(self._string() for _ in range(2))
 
-    def text(self, length: int) -> Sample:
-        """So many tokens of one of the standard library's sources (PSF licence); every one is a target."""
+    def text(self, length: int, files: Sequence[Path] = ()) -> Sample:
+        """So many tokens of the standard library's sources (PSF licence), or of `files`; each is a target."""
         ids: list[int] = []
         while len(ids) < length:
-            path = self.random.choice(sources())
+            path = self.random.choice(files or sources())
             text = path.read_text(encoding="utf-8", errors="replace")
             begin = self.random.randrange(max(1, len(text) - 4 * length))
             ids += self.tokenizer.encode(text[begin : begin + 4 * length])

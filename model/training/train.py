@@ -34,7 +34,7 @@ from pilotfish.model.training.loader import Batch, Cursor, EpisodeBatches, Mix, 
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.settings import Settings, TrainingError, parse_settings
-from pilotfish.model.training.trainee import NANO, Masters, build
+from pilotfish.model.training.trainee import NANO, Masters, Trainee, build
 
 SYNC_EVERY = 10  # steps between looks at the clock, which all processes must read alike
 CHECKPOINT, LOG, PICTURE = "checkpoint.pt", "train.jsonl", "train.svg"
@@ -82,7 +82,7 @@ class Trainer:
         torch.manual_seed(s.seed)
         torch.set_float32_matmul_precision("high")
         try:
-            self.trainee = build(s.width, s.height, s.device, s.bf16, s.sizes)
+            self.trainee = self._build()
         except (ValueError, RuntimeError, ArithmeticError, AssertionError) as error:
             raise TrainingError(f"sizes {s.sizes} make no model ({error}); mend them.") from error
         self.model = self.trainee.model
@@ -112,6 +112,10 @@ class Trainer:
         if self.seed is None:
             self.seed = (s.seed + self.step) * 64 + self.group.rank
 
+    def _build(self) -> Trainee:
+        s = self.s
+        return build(s.width, s.height, s.device, s.bf16, s.sizes)
+
     def run(self) -> None:
         """Train until the steps or the seconds are used up, or SIGTERM or Ctrl-C comes; then save and export.
 
@@ -122,12 +126,13 @@ class Trainer:
         data = self._data()
         if self.group.leads:
             print(f"{count_parameters(self.model) / 1e6:.2f} M parameters", flush=True)
-        progress, saved = self._progress(), time.monotonic()
+        last_look = max(self.first, self.step - self.step % SYNC_EVERY)  # when it had not been stopped
+        progress, saved = self._progress(last_look), time.monotonic()
         try:
             while progress < 1:
                 self._one_step(data, progress)
                 if self.step % SYNC_EVERY == 0 or self.step - self.first >= s.steps:
-                    progress = self._progress()
+                    progress = self._progress(self.step)
                 if self.step % s.log_every == 0 and self.group.leads:
                     self.journal.write(self.step, time.monotonic() - self.begun, self.rate)
                     if time.monotonic() - saved > s.save_every:
@@ -284,11 +289,9 @@ class Trainer:
     def _halt(self, number: int, _frame: FrameType | None) -> None:
         self.stopping, self.stopped_by = True, number
 
-    def _progress(self) -> float:
-        """How much of the session is over, 0 to 1; the same in every process."""
-        passed = max(
-            (self.step - self.first) / self.s.steps, (time.monotonic() - self.begun) / self.s.seconds
-        )
+    def _progress(self, step: int) -> float:
+        """How much of the session is over at a step, 0 to 1; the same in every process."""
+        passed = max((step - self.first) / self.s.steps, (time.monotonic() - self.begun) / self.s.seconds)
         return self.group.agree(1.0 if self.stopping else passed, self.s.device)
 
     def _one_step(self, data: Iterator[Batch], progress: float) -> None:

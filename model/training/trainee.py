@@ -20,6 +20,7 @@ from pilotfish.model.training.parallel import Group
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
+PATCHES = 2  # temporal patches of a clip
 NANO = Path(__file__).parent.parent / "nano"
 
 
@@ -62,12 +63,13 @@ class Trainee(nn.Module):
         super().__init__()
         self.model = model
         self.heads = DenseHeads(model.config, rows, columns)
+        self.segment = PATCHES
 
     def losses(self, batch: Batch, noise: float, attention: AttentionKind = "sparse") -> dict[str, Tensor]:
         """Every part of the loss, unweighted. `attention` is the main branch's; "dense" is the warm-up."""
         c = self.model.config
         out: dict[str, Tensor] = {}
-        media = self.see(batch, noise)
+        media = see(self.model, batch, noise, self.segment)
         index_loss = IndexLoss()
         hidden = self.model.hidden(batch.ids, media=media, attention=attention, index_loss=index_loss)
         wanted = batch.weights[:, 1:] > 0
@@ -83,14 +85,20 @@ class Trainee(nn.Module):
             out |= self.heads.loss(media, hidden[place], targets)
         return out
 
-    def see(self, batch: Batch, noise: float) -> Tensor | None:
-        """Vision tokens of the batch's pictures, then of its clips; None for text alone."""
-        parts = []
-        for members in (batch.image_frames, batch.clip_frames):
-            if len(members):
-                patches, grid = frame_patches(batch.frames, members, noise)
-                parts.append(self.model.encode_media(patches, [grid] * len(members)))
-        return torch.cat(parts) if parts else None
+
+def see(model: M3, batch: Batch, noise: float, segment: int = PATCHES) -> Tensor | None:
+    """Vision tokens of a batch's pictures, then of its clips; None for text alone.
+
+    segment: temporal patches that attend to each other: a clip's own two, one (each patch for itself) or more
+    (clips that follow one another; their number must come out even).
+    """
+    parts = []
+    for members in (batch.image_frames, batch.clip_frames):
+        if len(members):
+            patches, (t, h, w) = frame_patches(batch.frames, members, noise)
+            size = 1 if t == 1 else segment
+            parts.append(model.encode_media(patches, [(size, h, w)] * (len(members) * t // size)))
+    return torch.cat(parts) if parts else None
 
 
 def frame_patches(frames: Tensor, members: Tensor, noise: float) -> tuple[Tensor, tuple[int, int, int]]:
@@ -124,9 +132,13 @@ def build(
     model = M3(sized(nano_config(Tokenizer.from_folder(NANO)), sizes or {}))
     initialise(model)
     trainee = Trainee(model, height // CELL, width // CELL).to(device).train()
-    if bf16:
-        trainee.bfloat16()
-        for module in model.modules():
-            if isinstance(module, MoE):
-                module.e_score_correction_bias.data = module.e_score_correction_bias.float()
+    return in_bf16(trainee) if bf16 else trainee
+
+
+def in_bf16(trainee: Trainee) -> Trainee:
+    """The same in bf16, but for the router biases."""
+    trainee.bfloat16()
+    for module in trainee.model.modules():
+        if isinstance(module, MoE):
+            module.e_score_correction_bias.data = module.e_score_correction_bias.float()
     return trainee
