@@ -124,7 +124,7 @@ def finish_code(result: dict[str, Any], as_json: bool) -> None:
     if result["end"] == "stopped":
         raise typer.Exit(exit_status())
     good = result["passed"] if result["graded"] else result["end"] in ("done", "answered")
-    raise typer.Exit(0 if good else FAILED)
+    raise typer.Exit(0 if good and not result["undone"] else FAILED)
 
 
 def result_lines(result: dict[str, Any]) -> list[str]:
@@ -148,6 +148,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
         lines.append(visible(f"{one['how']} {one['path']}{was}{runs}", one_line=True))
     lines += [] if result["changed"] else ["Nothing was changed."]
     lines += [visible(note, one_line=True) for note in result["notes"]]
+    lines += [visible(told, one_line=True) for told in result["undone"]]
     if result["tests"]:
         lines.append(f"tests  {result['tests']['command']}: {result['tests']['verdict'] or 'not run again'}")
     if result["branch"]:

@@ -13,6 +13,7 @@ from pilotfish.agent import events as log
 from pilotfish.agent.code_work import CodeWork, tests_of
 from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import FreeForm
+from pilotfish.agent.handback import hand_back
 from pilotfish.agent.models import open_model, reach
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.playing import OnEvent, playing, recording, run_started
@@ -23,7 +24,6 @@ from pilotfish.agent.resume import rules_added
 from pilotfish.agent.returning import how_to_resume, standing_now
 from pilotfish.agent.run import report
 from pilotfish.agent.run_folder import (
-    PATCH,
     SNAPSHOTS,
     WORKSPACE,
     check_writable,
@@ -33,19 +33,18 @@ from pilotfish.agent.run_folder import (
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.start import check_start
 from pilotfish.agent.stopping import Stop, stop_on_signals
-from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import Model, ModelError
 from pilotfish.sandbox import SandboxError
+from pilotfish.sandbox.branches import check_branch
 from pilotfish.sandbox.repository import Repository, find_repository
 from pilotfish.sandbox.trees import remove_tree
-from pilotfish.sandbox.worktree import WorkTree, check_branch
+from pilotfish.sandbox.worktree import WorkTree
 from pilotfish.tasks.format import Limits
 from pilotfish.tasks.reader import TaskError
 
 NAME: Final = "code"
 TOOLS = ("shell", "edit", "index", "plan")
 _LIMITS = Limits(steps=300, seconds=4 * 3600.0, tokens=1_000_000)
-_TITLE = 70
 
 
 @dataclass(frozen=True)
@@ -195,49 +194,7 @@ async def _work(
                 await player.play(job, model, resumed=here)
             finally:
                 await prefix.close()
-    await asyncio.to_thread(_hand_back, target, tree, repository, events, notes, stopped=stop.is_set())
-
-
-def _hand_back(
-    target: CodeTarget,
-    tree: WorkTree,
-    repository: Repository,
-    events: log.EventLog,
-    notes: list[str],
-    *,
-    stopped: bool,
-) -> None:
-    """Write the patch, make the branch, and put both on record. A run that was stopped makes no branch."""
-    run = log.read_run(events.folder)
-    taken, own = tree.take()
-    changed = tree.changed(tree.base, taken)
-    patch = events.folder / PATCH
-    data = tree.patch(tree.base, taken)
-    _write(patch, data)
-    notes = [*notes, *(f"{path} is a repository of its own and not part of the result." for path in own)]
-    notes += [told] if (told := tree.new_of_filters()) else []
-    if changed and tree.mostly_line_ends(tree.base, taken):
-        notes.append("More than half of the changed lines differ in nothing but their ends (CRLF or LF).")
-    commit = branch = ""
-    if changed:
-        ends = [one for one in run.events if isinstance(one, log.EpisodeEnded) and not one.parent]
-        commit = tree.keep(taken, _message(target.instruction, ends[-1].answer if ends else ""))
-        if target.branch and not stopped:
-            tree.bring_to(repository, target.branch)
-            branch = target.branch
-        if target.patch and not stopped:
-            patch = Path(target.patch)
-            _write(patch, data)
-    events.append(
-        log.HandedBack(
-            base=tree.base,
-            commit=commit,
-            patch=str(patch) if changed else "",
-            branch=branch,
-            changed=[(one.how, one.path, one.before) for one in changed],
-            notes=notes,
-        )
-    )
+    await asyncio.to_thread(hand_back, target, tree, repository, events, notes, stopped=stop.is_set())
 
 
 def code_report(run: log.RunLog) -> dict[str, Any]:
@@ -258,6 +215,7 @@ def code_report(run: log.RunLog) -> dict[str, Any]:
         "tests": tests,
         "laid_out": _laid_out(run.events),
         "notes": back.notes if back else [],
+        "undone": back.undone if back else [],
     }
 
 
@@ -291,22 +249,6 @@ def _tests(runs: list[log.Tested]) -> dict[str, Any] | None:
 
 def _one(run: log.Tested) -> dict[str, Any]:
     return {"status": run.status, "failed": run.failed, "seconds": run.seconds}
-
-
-def _message(instruction: str, answer: str) -> str:
-    """The message of the commit: the instruction's first line, then the model's summary."""
-    title = instruction.strip().splitlines()[0]
-    title = title if len(title) <= _TITLE else title[: _TITLE - 1] + "…"
-    return f"{title}\n\n{answer.strip()}\n" if answer.strip() else f"{title}\n"
-
-
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise log.LogError(
-            f"Cannot write {path} ({error.strerror}); free some space, then `pilotfish resume` writes it."
-        ) from error
 
 
 def _check_results(target: CodeTarget, repository: Repository) -> None:

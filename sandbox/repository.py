@@ -7,6 +7,7 @@ leads elsewhere counts only if what it leads to leads back.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from dataclasses import dataclass, field
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from pilotfish.sandbox.errors import SandboxError
-from pilotfish.sandbox.git import GitDir, GitError, settings_in
+from pilotfish.sandbox.git import GitDir, GitError, git, settings_in
 
 Kind = Literal["plain", "repository", "worktree", "submodule", "bare"]
 _SMALL = 1 << 16
 _MOST_ALTERNATES = 16
+_STORED = re.compile(r"[0-9a-f]{2}|pack|info|maintenance\.lock|(?:tmp_|tmp-|bulk-|incoming-).*")
+"""What git keeps in a folder of objects."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,11 @@ def _head(repository: Repository) -> tuple[str, str]:
     told = _text(repository.git_dir / "HEAD").strip()
     name = told.removeprefix("ref:").strip() if told.startswith("ref:") else ""
     branch = name.removeprefix("refs/heads/")
-    if name and not name.startswith("refs/"):
-        raise SandboxError(f"HEAD of {str(repository.git_dir)!r} names {name!r}, which is no ref.")
+    if name and not (name.startswith("refs/") and _is_ref(name)):
+        raise SandboxError(
+            f"HEAD of {str(repository.git_dir)!r} names {name!r}, which is no ref; `git symbolic-ref HEAD "
+            "refs/heads/main` there mends that."
+        )
     wanted = name or told
     with tempfile.TemporaryDirectory(prefix="pilotfish-") as place:
         view = view_of(repository, Path(place) / "view")
@@ -183,6 +189,14 @@ def _head(repository: Repository) -> tuple[str, str]:
         f"the commit {wanted!r} that is checked out in {str(repository.folder)!r} cannot be read; `git fsck` "
         "there tells more."
     )
+
+
+def _is_ref(name: str) -> bool:
+    try:
+        git("check-ref-format", name)
+    except GitError:
+        return False
+    return True
 
 
 def _has(repository: Repository, ref: str) -> bool:
@@ -213,16 +227,28 @@ def view_of(repository: Repository, path: Path) -> GitDir:
 def copy_shallow(repository: Repository, into: GitDir) -> None:
     """Tell a git folder where the history of a shallow repository is cut off."""
     if repository.common is not None and repository.is_shallow:
-        (into.path / "shallow").write_bytes((repository.common / "shallow").read_bytes())
+        lines = (repository.common / "shallow").read_bytes().split(b"\n")
+        # Programs inside read it, so nothing else that a link may lead to.
+        names = [line for line in lines if re.fullmatch(rb"[0-9a-f]{40}|[0-9a-f]{64}", line)]
+        (into.path / "shallow").write_bytes(b"".join(name + b"\n" for name in names))
+
+
+def is_own(git_dir: Path, name: str) -> bool:
+    """Whether a path of git's is there and no link leads to it."""
+    return Path(os.path.realpath(git_dir / name)) == Path(os.path.realpath(git_dir)) / name
 
 
 def _objects(common: Path) -> tuple[Path, ...]:
-    """The folder of objects and those borrowed from, as git follows them."""
+    """The folder of objects and those borrowed from, as git follows them. Programs inside see them, so one
+    that lies elsewhere counts only if it is what it is called.
+    """
     found: list[Path] = []
     open_ = [Path(os.path.realpath(common / "objects"))]
     while open_ and len(found) < _MOST_ALTERNATES:
         folder = open_.pop(0)
         if folder in found or not folder.is_dir():
+            continue
+        if (found or not is_own(common, "objects")) and not _is_store(folder):
             continue
         found.append(folder)
         listed = folder / "info" / "alternates"
@@ -230,6 +256,14 @@ def _objects(common: Path) -> tuple[Path, ...]:
             if line and not line.startswith("#"):
                 open_.append(Path(os.path.realpath(folder / line)))
     return tuple(found)
+
+
+def _is_store(folder: Path) -> bool:
+    """Whether a folder is one of a repository's objects, and not somebody's files."""
+    try:
+        return _is_git_dir(folder.parent) and all(_STORED.fullmatch(path.name) for path in folder.iterdir())
+    except OSError:
+        return False
 
 
 def _is_git_dir(folder: Path) -> bool:

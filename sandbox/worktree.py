@@ -18,26 +18,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pilotfish.sandbox.branches import check_branch
 from pilotfish.sandbox.copying import Copied, copy_folder
 from pilotfish.sandbox.errors import SandboxError
 from pilotfish.sandbox.git import GitDir, GitError, git
-from pilotfish.sandbox.repository import Repository, copy_shallow, view_of
+from pilotfish.sandbox.patterns import copy_patterns, left_behind, remove_pipes
+from pilotfish.sandbox.repository import Repository, copy_shallow, is_own, view_of
 from pilotfish.sandbox.scan import Bounds
 from pilotfish.sandbox.trees import remove_tree
 
 _BASE, _HEAD, _RESULT = "refs/heads/base", "refs/heads/head", "refs/heads/result"
-_BY_THEMSELVES = (
-    "__pycache__/",
-    "*.pyc",
-    ".pytest_cache/",
-    ".mypy_cache/",
-    ".ruff_cache/",
-    ".hypothesis/",
-    ".tox/",
-    ".nox/",
-    "node_modules/",
-)
-"""What programs leave behind by themselves: not part of a change, unless it was part of the repository."""
 _DIRTY = "What was not committed when this work began"
 
 
@@ -90,7 +80,7 @@ class WorkTree:
             settings=repository.settings,
         )
         copy_shallow(repository, own)
-        _copy_patterns(repository, own)
+        copy_patterns(repository, own)
         if repository.head:
             own.run("read-tree", repository.head)
             own.run("update-ref", _HEAD, repository.head)
@@ -142,7 +132,10 @@ class WorkTree:
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(f"{self.base}\n")
         (own / "info").mkdir(exist_ok=True)
-        (own / "info" / "exclude").write_bytes((self._git.path / "info" / "exclude").read_bytes())
+        # What a link leads to may be any file of the user's, and is not for programs inside.
+        known = repository.common is None or is_own(repository.common, "info/exclude")
+        patterns = (self._git.path / "info" / "exclude").read_bytes() if known else left_behind()
+        (own / "info" / "exclude").write_bytes(patterns)
         (own / "index").write_bytes((self._git.path / "index").read_bytes())
 
     def objects(self, repository: Repository) -> tuple[Path, ...]:
@@ -159,8 +152,10 @@ class WorkTree:
 
     def take(self) -> tuple[str, list[str]]:
         """The tree that the folder is now, and what of the folder is not in it though git lists it: folders
-        that are repositories of their own. No program may be writing there.
+        that are repositories of their own. No program may be writing there. Pipes that git would wait for
+        are removed.
         """
+        remove_pipes(self.folder)
         cached = set(self._git.words("ls-files", "-z", "--cached", tree=self.folder))
         listed = self._git.words(
             "ls-files", "-z", "--others", "--exclude-standard", "--no-empty-directory", tree=self.folder
@@ -174,16 +169,27 @@ class WorkTree:
         self._update(present | others, "--add", "--replace")
         return self._git.line("write-tree", "--missing-ok", writes=True), own
 
-    def new_of_filters(self) -> str:
-        """A sentence on new files that are not in what was taken, because a filter would make them; or ''."""
+    def not_taken(self) -> list[str]:
+        """Sentences on new files that are not in what was taken: those that a filter would make, and those
+        whose names git does not keep.
+        """
         others = set(self._git.words("ls-files", "-z", "--others", "--exclude-standard", tree=self.folder))
-        left = self._filtered({path for path in others if not path.endswith(b"/")})
-        what = "New files that a filter makes, such as Git LFS, are not part of the result: "
-        return f"{what}{_few(left)}." if left else ""
+        others = {path for path in others if not path.endswith(b"/")}
+        filtered = self._filtered(others)
+        told = {
+            "New files that a filter makes, such as Git LFS, are": filtered,
+            "New files of names that git does not keep, such as .git in other letters, are": others
+            - filtered,
+        }
+        return [f"{what} not part of the result: {_few(paths)}." for what, paths in told.items() if paths]
 
     def keep(self, tree: str, message: str) -> str:
-        """Make a tree that was taken a commit after the base; returns it."""
-        commit = self._git.line("commit-tree", tree, "-p", self.base, stdin=message.encode())
+        """Make a tree that was taken a commit after the base; returns it, also if it was made before."""
+        with contextlib.suppress(GitError):  # made by a process that was killed after it
+            if self._git.line("rev-parse", "--verify", f"{_RESULT}^{{tree}}") == tree:
+                return self._git.line("rev-parse", _RESULT)
+        text = message.encode("utf-8", "replace").replace(b"\0", b"")  # git takes none
+        commit = self._git.line("commit-tree", tree, "-p", self.base, stdin=text)
         self._git.run("update-ref", _RESULT, commit)
         return commit
 
@@ -212,13 +218,17 @@ class WorkTree:
     def bring_to(self, repository: Repository, branch: str) -> None:
         """Make the result a new branch of the user's repository, which is not checked out.
 
-        Raises `SandboxError` when there is such a branch or it cannot be one.
+        Raises `SandboxError` when there is such a branch that is not this result, or it cannot be one.
         """
+        commit = self._git.line("rev-parse", _RESULT)
+        with contextlib.suppress(OSError):
+            assert repository.common is not None
+            if (repository.common / "refs" / "heads" / branch).read_text().strip() == commit:
+                return  # made by a process that was killed after it
         check_branch(repository, branch)
         place = self.place / f"view-{os.getpid()}"
         try:
             view = view_of(repository, place)
-            commit = self._git.line("rev-parse", _RESULT)
             known = (f"^{repository.head}",) if repository.head else ()
             view.run("unpack-objects", "-q", stdin=self._pack(commit, *known))
             view.run("update-ref", f"refs/heads/{branch}", commit, "0" * len(commit))
@@ -281,8 +291,13 @@ class WorkTree:
         real: dict[bytes, bool] = {b"": True}
 
         def is_folder(path: bytes) -> bool:
-            if path not in real:
-                real[path] = is_folder(path.rpartition(b"/")[0]) and stat.S_ISDIR(_mode(root + b"/" + path))
+            above = []
+            while path not in real:  # a path may have more steps than Python has frames
+                above.append(path)
+                path = path.rpartition(b"/")[0]
+            for below in reversed(above):
+                real[below] = real[path] and stat.S_ISDIR(_mode(root + b"/" + below))
+                path = below
             return real[path]
 
         def is_there(path: bytes) -> bool:
@@ -314,57 +329,11 @@ def _on_disk(place: Path) -> Iterator[None]:
         ) from error
 
 
-def check_branch(repository: Repository, branch: str) -> None:
-    """Raise `SandboxError` unless the repository can have a new branch of this name."""
-    if repository.common is None:
-        raise SandboxError(
-            f"{str(repository.folder)!r} is no git repository, so there can be no branch {branch!r}; leave "
-            "--branch out and take the patch."
-        )
-    try:
-        git("check-ref-format", "--branch", branch)
-    except GitError:
-        raise SandboxError(f"{branch!r} is no name for a branch; give one such as fix-login.") from None
-    if (taken := _in_the_way(repository.common, branch)) is not None:
-        beside = "" if taken == branch else f", beside which git keeps no {branch!r}"
-        raise SandboxError(f"There is a branch {taken!r} already{beside}; give another name with --branch.")
-
-
-def _in_the_way(common: Path, branch: str) -> str | None:
-    """A branch because of which there can be no new one of this name: itself, or one that would be its
-    folder, or lie in it.
-    """
-    heads, packed = common / "refs" / "heads", common / "packed-refs"
-    parts = branch.split("/")
-    folders = ["/".join(parts[:count]) for count in range(1, len(parts))]
-    for name in (*folders, branch):
-        if os.path.lexists(heads / name) and not (name in folders and (heads / name).is_dir()):
-            below = (path for path in (heads / name).rglob("*") if not path.is_dir())
-            return str(next(below, heads / name).relative_to(heads))
-    for line in packed.read_bytes().splitlines() if packed.is_file() else ():
-        name = os.fsdecode(line.partition(b" refs/heads/")[2])
-        if name and (name == branch or name in folders or name.startswith(f"{branch}/")):
-            return name
-    return None
-
-
 def _mode(path: bytes) -> int:
     try:
         return os.lstat(path).st_mode
     except OSError:
         return 0
-
-
-def _copy_patterns(repository: Repository, into: GitDir) -> None:
-    """What the user's repository says, beside its files, of what is ignored and how text is kept."""
-    lines = [b"\n".join(pattern.encode() for pattern in _BY_THEMSELVES)]
-    if repository.common is not None:
-        own = repository.common / "info"
-        if (own / "exclude").is_file():
-            lines.append((own / "exclude").read_bytes())
-        if (own / "attributes").is_file():
-            (into.path / "info" / "attributes").write_bytes((own / "attributes").read_bytes())
-    (into.path / "info" / "exclude").write_bytes(b"\n".join(lines) + b"\n")
 
 
 def _remove_view(place: Path) -> None:

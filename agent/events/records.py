@@ -240,6 +240,7 @@ class SentBack(Record):
 class HandedBack(Record):
     """What came of work on a repository. patch: a file; branch: a new one in the user's repository, '' for
     none; base, commit: git's names of where the work began and of its result, '' where nothing changed.
+    undone: sentences on what was asked for and could not be made.
     """
 
     type: Literal["handed_back"] = "handed_back"
@@ -250,6 +251,7 @@ class HandedBack(Record):
     changed: list[tuple[str, str, str]] = Field(default_factory=list)
     """How (A, D, M, R, T), path, and the path before."""
     notes: list[str] = Field(default_factory=list)
+    undone: list[str] = Field(default_factory=list)
 
 
 class PlanItem(BaseModel):

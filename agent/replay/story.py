@@ -205,7 +205,7 @@ class Episode:
         paths = "\n".join(f"{how} {path}" for how, path, _ in event.changed) or "nothing was changed"
         for name, text in (("changed", paths), ("patch", event.patch), ("branch", event.branch)):
             self._last.note(name, text)
-        for note in event.notes:
+        for note in (*event.notes, *event.undone):
             self._last.note("note", note)
 
     def _steered(

@@ -224,7 +224,9 @@ def _parts(event: log.Event) -> Iterator[Part]:
             yield Part(f"The run {event.status}", event.reason)
         case log.HandedBack():
             changed = [" ".join(filter(None, one)) for one in event.changed]
-            yield Part("Handed back", "\n".join([event.patch, event.branch, *changed, *event.notes]))
+            yield Part(
+                "Handed back", "\n".join([event.patch, event.branch, *changed, *event.notes, *event.undone])
+            )
         case _:
             fields = event.model_dump(mode="json", exclude={"v", "n", "t", "type", "parent", "lane"})
             yield Part(event.type, arguments_text(fields))

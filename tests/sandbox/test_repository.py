@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from pilotfish.sandbox import SandboxError
+from pilotfish.sandbox.branches import check_branch
 from pilotfish.sandbox.repository import find_repository
 from pilotfish.sandbox.scan import Bounds
-from pilotfish.sandbox.worktree import WorkTree, check_branch
+from pilotfish.sandbox.worktree import WorkTree
 
 from .repositories import boobytrap, fingerprint, git, make, write
 
