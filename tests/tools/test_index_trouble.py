@@ -1,7 +1,8 @@
-"""An index whose disk fills, and one that another process holds."""
+"""An index whose disk fills, one that another process holds, and damage that SQLite does not notice."""
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,47 @@ def test_a_process_that_stands_still_is_not_waited_for(
             finally:
                 holder.kill()
         assert index.update(workers=1).complete
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE tags",
+        "ALTER TABLE files RENAME COLUMN size TO bytes",
+        "UPDATE files SET state = CAST(x'ff' AS TEXT)",
+        "UPDATE tags SET definitions = x'ff'",
+        "UPDATE tags SET imports = '{'",
+        "UPDATE used SET counts = x'01'",
+        "UPDATE meta SET value = '?' WHERE key IN ('notes', 'generation')",
+    ],
+)
+def test_damage_that_is_met_when_values_are_read_costs_a_new_index(tmp_path: Path, damage: str) -> None:
+    folder, path = tmp_path / "folder", tmp_path / "i.sqlite"
+    folder.mkdir()
+    (folder / "a.py").write_text("import b\n\ndef first():\n    return b.other()\n")
+    (folder / "b.py").write_text("def other():\n    return 1\n")
+
+    def ask() -> tuple[object, ...]:
+        with Index(folder, path, above=False) as index:
+            index.update()
+            found = index.find("first"), index.callers("other"), index.likely("other"), index.map(500)
+            return *found, index.outline("a.py"), index.ranking()
+
+    expected = ask()
+    with sqlite3.connect(path) as store:
+        store.execute(damage)
+    store.close()
+    assert ask() == expected
+    assert ask() == expected
+
+
+def test_an_index_that_cannot_be_opened_now_is_kept(tmp_path: Path) -> None:
+    folder, path = tmp_path / "folder", tmp_path / "i.sqlite"
+    folder.mkdir()
+    with Index(folder, path, above=False) as index:
+        index.update()
+    before = path.read_bytes()
+    Path(f"{path}-wal").mkdir()
+    with pytest.raises(IndexingError, match="cannot be opened"):
+        Index(folder, path, above=False)
+    assert path.read_bytes() == before

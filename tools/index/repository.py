@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -19,7 +18,7 @@ from pilotfish.tools.index.paths import given, shown, tree_of
 from pilotfish.tools.index.pool import FILE_SECONDS
 from pilotfish.tools.index.results import Found, IndexedFile, Likely, Piece, RankedFile, RepositoryMap
 from pilotfish.tools.index.searching import SEARCH_SECONDS, search
-from pilotfish.tools.index.store import Store, cache_path
+from pilotfish.tools.index.store import DAMAGE, Store, cache_path, is_of_the_machine
 from pilotfish.tools.index.update import Progress, Update, bring_up_to_date
 from pilotfish.tools.words import short
 
@@ -96,8 +95,8 @@ class Index:
 
             try:
                 done = bring()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
+            except DAMAGE as error:
+                if is_of_the_machine(error):
                     mend = "try again later" if "locked" in str(error) else "free space"
                     raise IndexingError(
                         f"The index {self.path} cannot be written ({error}); {mend}."
@@ -110,8 +109,10 @@ class Index:
 
     def notes(self) -> list[str]:
         """Sentences on what is not in the index or not as it should be."""
-        notes = [*self._store.notes, *json.loads(self._store.meta("notes") or "[]")]
-        for path, state, note in self._ask(self._store.noted):
+        listed = self._ask(lambda: json.loads(self._store.meta("notes") or "[]"))
+        noted = self._ask(self._store.noted)
+        notes = [*self._store.notes, *listed]
+        for path, state, note in noted:
             verb = "cannot be parsed: it" if state == "failed" else ""
             verb = "cannot be read:" if state == "unreadable" else verb
             notes.append(f"{shown(path)} {verb} {note}.".replace("  ", " "))
@@ -244,9 +245,9 @@ class Index:
         """The answer from the store, which is made again first where it turns out to be damaged."""
         try:
             return question()
-        except sqlite3.OperationalError as error:
-            raise IndexingError(f"The index {self.path} cannot be read ({error}); try again.") from None
-        except sqlite3.DatabaseError:
+        except DAMAGE as error:
+            if is_of_the_machine(error):
+                raise IndexingError(f"The index {self.path} cannot be read ({error}); try again.") from None
             with self._store.writing():
                 self._store.start_again()
             self.update()

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import time
 from array import array
@@ -84,6 +85,17 @@ def cache_path(root: bytes) -> Path:
     return cache / "pilotfish" / "index" / f"{name}.sqlite"
 
 
+DAMAGE = (sqlite3.DatabaseError, ValueError, LookupError, TypeError)
+"""What reading a damaged index may raise: what SQLite does not notice is found by who reads the values."""
+
+
+def is_of_the_machine(error: Exception) -> bool:
+    """Whether an error tells of a full disk, a lock and the like, and not of what the file holds."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    return not re.match(r"no such |Could not decode |table \S+ has no column", str(error))
+
+
 class Store:
     """One index file. Any number of processes may read it while one writes."""
 
@@ -106,11 +118,9 @@ class Store:
     def _opened(self) -> sqlite3.Connection:
         try:
             return self._connect()
-        except sqlite3.OperationalError as error:
-            if "locked" in str(error) or "unable to open" in str(error):
+        except DAMAGE as error:
+            if is_of_the_machine(error):
                 raise
-        except sqlite3.DatabaseError:
-            pass
         self.notes.append(f"The index {self.path} was damaged or of another version and is made again.")
         with self.writing():
             self._remove()
