@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.bench_report import Plan, episode_key, plan_of, report
+from pilotfish.agent.edit_work import SUITE as EDITS
+from pilotfish.agent.edit_work import EditWork, Room, edits_task
 from pilotfish.agent.loop import Outcome
 from pilotfish.agent.models import attention_of, model_name, open_model, shortcoming
 from pilotfish.agent.player import Job, Player
 from pilotfish.agent.playing import policy_of, recording, run_started
 from pilotfish.agent.predictions import write_predictions
+from pilotfish.agent.prefix import budget_for
 from pilotfish.agent.resume import unknown_call
 from pilotfish.agent.run_folder import new_run_folder
 from pilotfish.agent.safetext import visible
@@ -27,6 +30,8 @@ from pilotfish.agent.status import StatusLine
 from pilotfish.agent.stopping import Stop, stop_on_signals
 from pilotfish.agent.view import Watching
 from pilotfish.model.protocol import Model
+from pilotfish.tasks.environment import Environment
+from pilotfish.tasks.environment_fields import EditsEnvironment
 from pilotfish.tasks.environments import environment_for, skip_reason
 from pilotfish.tasks.explain import nearest
 from pilotfish.tasks.format import Task
@@ -84,7 +89,7 @@ def slots(plan: Plan, settings: Settings) -> Iterator[Slot]:
     number = 0
     for name in plan.tasks:
         task = _task(plan, name, settings)
-        seeded = task.environment.kind == "miniwob"
+        seeded = task.environment.kind in ("miniwob", "edits")
         for baseline in (False, True) if plan.baseline and seeded else (False,):
             for episode in range(plan.episodes):
                 seed = plan.seed + episode if seeded else episode
@@ -95,6 +100,8 @@ def slots(plan: Plan, settings: Settings) -> Iterator[Slot]:
 def _task(plan: Plan, name: str, settings: Settings) -> Task:
     if plan.suite == SUITE:
         return miniwob_task(name, time_limit=plan.limits)
+    if plan.suite == EDITS:
+        return edits_task(name, plan.tokens)
     suite, _, task_id = name.rpartition("/")
     found = next((task for task in load_suite(suite) if task.id == task_id), None)
     if found is None:
@@ -128,6 +135,8 @@ async def run_bench(
     told: Progress = progress or (lambda place, line: None)
     # From here on a signal is heeded in order, which it cannot be while the model is loaded.
     model_for = open_model(settings)
+    if plan.tokens:
+        budget_for(model_for(tasks[0]), plan.tokens)
     with stop_on_signals() as stop, recording(folder, stop) as events:
         groups = log.read_run(folder).episodes()
         _open(events, plan, settings, groups[-1] if groups else (), parallel, resumed=resumed)
@@ -143,7 +152,7 @@ async def run_bench(
                         told(place, f"skipped: {reason}")
                         continue
                     model = random_clicks(slot.seed or 0) if slot.baseline else model_for(slot.task)
-                    outcome = await _play(player, slot, model)
+                    outcome = await _play(player, slot, model, lane)
                     told(place, _line(slot, outcome, RANDOM if slot.baseline else model_name(settings)))
                     if stop.is_set():
                         break
@@ -188,27 +197,39 @@ def _open(
     events.append(run_started(events.folder, "bench", settings, plan=asdict(plan), parallel=parallel))
 
 
-async def _play(player: Player, slot: Slot, model: Model) -> Outcome:
+async def _play(player: Player, slot: Slot, model: Model, events: log.EventLog) -> Outcome:
     """Play a slot; when its sandbox broke, once more in a fresh one, because that says nothing of the
     model.
     """
-    shared = slot.task.environment.kind == "miniwob"
     watching = BLIND if slot.baseline else None
     for retries_left in (1, 0):
-        environment = environment_for(slot.task)
-        job = Job(
-            slot.number,
-            slot.task.name,
-            environment,
-            slot.task.tools,
-            slot.task.limits,
-            slot.seed,
-            shared=shared,
-        )
-        outcome = await player.play(job, model, watching=watching)
+        if isinstance(slot.task.environment, EditsEnvironment):
+            outcome = await _play_edit(player, slot, model, events, slot.task.environment)
+        else:
+            outcome = await player.play(_job(slot, environment_for(slot.task)), model, watching=watching)
         if outcome.end != "sandbox_error" or not retries_left:
             break
     return outcome
+
+
+async def _play_edit(
+    player: Player, slot: Slot, model: Model, events: log.EventLog, fields: EditsEnvironment
+) -> Outcome:
+    """Play an edit in folders of its own, with its package before it."""
+    with Room.make() as room:
+        prefix = room.prefix(events, model, fields.tokens)
+        job = _job(slot, EditWork(slot.task.name, fields))
+        try:
+            return await player.play(replace(job, workspace=room.workspace, repository=prefix), model)
+        finally:
+            await prefix.close()
+            room.keep_layout(events.folder)
+
+
+def _job(slot: Slot, environment: Environment) -> Job:
+    task = slot.task
+    shared = task.environment.kind == "miniwob"
+    return Job(slot.number, task.name, environment, task.tools, task.limits, slot.seed, shared=shared)
 
 
 def _line(slot: Slot, outcome: Outcome, who: str) -> str:

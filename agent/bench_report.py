@@ -24,6 +24,8 @@ class Plan:
     seed: int
     limits: Literal["classic", "untimed"] = "untimed"
     baseline: bool = False
+    tokens: int = 0
+    """What the repository may take of the context before each task."""
 
 
 def episode_key(group: Sequence[log.Event]) -> tuple[str, int | None, bool]:

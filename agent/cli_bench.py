@@ -1,4 +1,4 @@
-"""The commands that measure a model on many tasks: bench miniwob and bench tasks."""
+"""The commands that measure a model on many tasks: bench miniwob, bench edits and bench tasks."""
 
 from __future__ import annotations
 
@@ -130,6 +130,45 @@ def bench_miniwob(
         raise typer.BadParameter(f"--all and --tasks {','.join(names)} contradict each other; give one")
     count = episodes or (50 if every else 10)
     plan = plan_miniwob(names, episodes=count, seed=seed, limits=limits, baseline=baseline)
+    _start_bench(plan, settings, resume, as_json, parallel)
+
+
+@bench_app.command("edits")
+def bench_edits(
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(help="Packages, by import name or folder. Default: those that training never uses."),
+    ] = None,
+    context_tokens: Annotated[
+        int, typer.Option(min=0, help="What of the model's context the package laid out may take.")
+    ] = 60_000,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per package and kind of edit.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
+    parallel: Parallel = 1,
+    model: ModelName = None,
+    attention: Attention = None,
+    record_dir: RecordDir = None,
+    max_steps: MaxSteps = None,
+    temperature: Temperature = None,
+    logprobs: Logprobs = False,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model on small edits of real packages: rename, change a value, mend an off-by-one.
+
+    Works as `pilotfish code` does: the package laid out before the task, the same words, the same tools.
+    """
+    from pilotfish.agent.edit_work import plan_edits
+
+    settings = settings_of(
+        model=model,
+        attention=attention,
+        record_dir=record_dir,
+        max_steps=max_steps,
+        temperature=temperature,
+        logprobs=logprobs or None,
+    )
+    plan = plan_edits(packages or [], episodes=episodes, seed=seed, tokens=context_tokens)
     _start_bench(plan, settings, resume, as_json, parallel)
 
 

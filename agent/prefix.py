@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -112,8 +112,12 @@ class RepositoryPrefix:
         *,
         earlier: log.LaidOut | None = None,
         on_progress: OnProgress | None = None,
+        keep: Path | None = None,
     ) -> None:
-        """workspace: the copy. budget: tokens. earlier: what a process before this one laid out."""
+        """workspace: the copy. budget: tokens. earlier: what a process before this one laid out. keep: the
+        folder for the index and for what is laid out, by default the run's.
+        """
+        self._kept = keep or events.folder
         self._workspace, self._events, self._model, self._budget = workspace, events, model, budget
         self._earlier, self._on_progress = earlier, on_progress
         self._count, self._counted = counter(model)
@@ -124,7 +128,7 @@ class RepositoryPrefix:
         self.text = ""
         """What stands before the task; '' where nothing is laid out."""
         if earlier is not None and earlier.digest:
-            self._layout, self.text = read_layout(events.folder, earlier)
+            self._layout, self.text = read_layout(self._kept, earlier)
         self._first = self._layout
 
     async def prepare(self, tools: Sequence[ToolSpec], limits: Limits, stop: asyncio.Event) -> str:
@@ -213,14 +217,9 @@ class RepositoryPrefix:
             why = str(error).rstrip(".") or "the index took too long"
             return f"[{_NOT_TOLD}: {why}.]"
         self._layout = after
-        new = after.text[len(before.text) :]
-        parts = [f"[{_CHANGED}]\n{marked('changes', new, new_mark())}"] if new else []
-        fresh = [path for path in after.stale if path not in self._stale]
+        told = told_changes(before, after, self._stale)
         self._stale = set(after.stale)
-        if fresh:
-            names = marked("changed files", "\n".join(fresh), new_mark())
-            parts.append(f"[{_NO_ROOM}]\n{names}")
-        return "\n".join(parts)
+        return told
 
     async def close(self) -> None:
         """Close the index."""
@@ -247,21 +246,13 @@ class RepositoryPrefix:
         return count
 
     def _lay_out(self, gone: Callable[[], bool]) -> Layout:
-        index = self._updated(gone)
-        count = self._counting(gone)
-        frame = min(_FRAME_TOKENS, self._budget)
-        layout = lay_out(index, self._budget - frame, count)
-        while layout.text and (over := count(framed(layout.text)) - self._budget) > 0:
-            frame += over
-            layout = lay_out(index, self._budget - frame, count)
-        return layout
+        return lay_out_framed(self._updated(gone), self._budget, self._counting(gone))
 
     def _follow(self, layout: Layout, gone: Callable[[], bool]) -> Layout:
-        budget = self._budget + self._budget // _CHANGES_SHARE
-        return follow(layout, self._updated(gone), budget, self._counting(gone))
+        return follow_within(layout, self._updated(gone), self._budget, self._counting(gone))
 
     def _updated(self, gone: Callable[[], bool]) -> Index:
-        path = self._events.folder / "index.sqlite"
+        path = self._kept / "index.sqlite"
         if self._index is None:
             self._index = Index(self._workspace, path, above=False)
         if not self._index.update(cancelled=gone).complete:
@@ -270,7 +261,7 @@ class RepositoryPrefix:
 
     def _keep(self, layout: Layout) -> str:
         """Write what was laid out into the run's folder; returns its digest."""
-        path = self._events.folder / LAYOUT
+        path = self._kept / LAYOUT
         about = {"text": self.text, "tokens": layout.tokens, "laid": layout.text, "files": layout.files}
         data = json.dumps(about | {"left_out": layout.left_out}, ensure_ascii=True).encode()
         try:
@@ -278,6 +269,35 @@ class RepositoryPrefix:
         except OSError as error:
             raise IndexingError(f"{path} cannot be written ({error.strerror})") from None
         return hashlib.sha256(data).hexdigest()
+
+
+def lay_out_framed(index: Index, budget: int, count: Count) -> Layout:
+    """A layout that has at most `budget` tokens with the words around it."""
+    frame = min(_FRAME_TOKENS, budget)
+    layout = lay_out(index, budget - frame, count)
+    while layout.text and (over := count(framed(layout.text)) - budget) > 0:
+        frame += over
+        layout = lay_out(index, budget - frame, count)
+    return layout
+
+
+def follow_within(layout: Layout, index: Index, budget: int, count: Count) -> Layout:
+    """A layout of a budget with what has changed told behind it, for which there is some room more."""
+    return follow(layout, index, budget + budget // _CHANGES_SHARE, count)
+
+
+def told_changes(
+    before: Layout, after: Layout, stale: Collection[str], mark: Callable[[], str] = new_mark
+) -> str:
+    """What a model is told between two layouts, marked; '' for nothing. stale: of what it knows already that
+    it has changed.
+    """
+    new = after.text[len(before.text) :]
+    parts = [f"[{_CHANGED}]\n{marked('changes', new, mark())}"] if new else []
+    if fresh := [path for path in after.stale if path not in stale]:
+        names = marked("changed files", "\n".join(fresh), mark())
+        parts.append(f"[{_NO_ROOM}]\n{names}")
+    return "\n".join(parts)
 
 
 def framed(text: str) -> str:

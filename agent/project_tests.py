@@ -35,6 +35,8 @@ _NONE = re.compile(r"^(?:Ran 0 tests in|=*\s*no tests ran in) ", re.MULTILINE)
 _SOME = re.compile(
     r"^(?:Ran [1-9]\d* tests? in|.*\b[1-9]\d* (?:passed|failed|skipped)\b.* in) ", re.MULTILINE
 )
+NO_TESTS = "No tests were found, so nothing could be checked; --test names a command that runs them."
+"""What is told, to a person and the model, where a project has none."""
 _ENV = {"CI": "1", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
 
 
@@ -160,10 +162,7 @@ async def choose(box: Sandbox, commands: Sequence[TestCommand]) -> tuple[TestCom
         if (command.run.startswith(ENVIRONMENTS) or command.configured) and not failed:
             failed = f"In the sandbox {command.needs} fails ({last_line(said)}),"
     if not commands:
-        return (
-            None,
-            "No tests were found, so nothing could be checked; --test names a command that runs them.",
-        )
+        return None, NO_TESTS
     first = commands[0]
     return None, (
         f"The tests ({first.run}, by {first.found}) need what is not in the sandbox, so nothing could be "

@@ -9,7 +9,7 @@ from pydantic import Field
 from pilotfish.tasks.fields import Host, Strict, Text, WorkspacePath
 
 SEEDS = 1 << 31
-"""Seeds of a miniwob task are below this."""
+"""Seeds of a miniwob task and of an edit are below this."""
 
 
 class ScreenSize(Strict):
@@ -124,6 +124,18 @@ class RepositoryEnvironment(Strict):
     """Programs besides Python that it needs; `node` is the one that comes with Playwright."""
 
 
+class EditsEnvironment(Strict):
+    """A small edit of a package; it brings its own files, instruction and verdict."""
+
+    kind: Literal["edits"]
+    package: Text
+    """Its import name, or its folder."""
+    edit: Literal["rename", "value", "mend"]
+    seed: int = Field(default=0, ge=0, lt=SEEDS)
+    tokens: int = Field(default=0, ge=0)
+    """What the package laid out before the task may take of the context."""
+
+
 EnvironmentFields = Annotated[
     WebEnvironment
     | DesktopEnvironment
@@ -133,6 +145,7 @@ EnvironmentFields = Annotated[
     | RepositoryEnvironment
     | HumanevalEnvironment
     | HarborEnvironment
+    | EditsEnvironment
     | SwebenchEnvironment,
     Field(discriminator="kind"),
 ]
@@ -140,5 +153,5 @@ EnvironmentFields = Annotated[
 KEEPS_FILES = ("shell", "code", "repository", "humaneval", "swebench")
 """Kinds of environments that are all in the files of the workspace, so that a run can go on from these."""
 
-SELF_GRADED = ("miniwob", "humaneval", "swebench", "harbor")
+SELF_GRADED = ("miniwob", "humaneval", "swebench", "harbor", "edits")
 """Kinds of environments that bring their own verdict."""

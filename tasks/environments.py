@@ -16,10 +16,12 @@ from playwright.async_api import Page, Route
 
 from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks.clean import run_clean
+from pilotfish.tasks.edits.environment import Edits
 from pilotfish.tasks.environment import End, Environment, Grade, StartError, first_line
 from pilotfish.tasks.environment_fields import (
     CodeEnvironment,
     DesktopEnvironment,
+    EditsEnvironment,
     HarborEnvironment,
     HumanevalEnvironment,
     MiniwobEnvironment,
@@ -54,6 +56,8 @@ def environment_for(task: Task) -> Environment:
             return Miniwob(task.environment)
         case HumanevalEnvironment():
             return Humaneval(task, task.environment)
+        case EditsEnvironment():
+            return Edits(task.name, task.environment)
         case HarborEnvironment():
             return Harbor(task, task.environment)
         case RepositoryEnvironment():

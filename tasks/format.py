@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag, field_va
 from pilotfish.tasks.environment_fields import (
     SEEDS,
     SELF_GRADED,
+    EditsEnvironment,
     EnvironmentFields,
     MiniwobEnvironment,
     RepositoryEnvironment,
@@ -117,10 +118,11 @@ class Task(Strict):
     @model_validator(mode="after")
     def _fits_its_environment(self) -> Self:
         kind = self.environment.kind
-        if kind == "miniwob":
+        if kind in ("miniwob", "edits"):
             if self.graders or self.instruction or self.screen:
+                word = "a miniwob" if kind == "miniwob" else "an edits"
                 raise ValueError(
-                    "a miniwob task brings its own instruction, screen and graders; leave them out"
+                    f"{word} task brings its own instruction, screen and graders; leave them out"
                 )
             return self
         if not self.instruction.strip():
@@ -194,11 +196,11 @@ class Task(Strict):
         return {"instruction": self.instruction, "tools": list(self.tools)}
 
     def with_seed(self, seed: int) -> Task:
-        """The same task with another seed; a task without seeds (all but miniwob) as it is.
+        """The same task with another seed; a task without seeds (all but miniwob and edits) as it is.
 
         Raises `TaskError` for a seed outside 0..SEEDS - 1.
         """
-        if not isinstance(self.environment, MiniwobEnvironment):
+        if not isinstance(self.environment, MiniwobEnvironment | EditsEnvironment):
             return self
         if not 0 <= seed < SEEDS:
             raise TaskError(
@@ -231,5 +233,5 @@ class Task(Strict):
         return self.model_copy(update={"environment": environment})
 
     def _with_environment(self, **changes: Any) -> Task:
-        environment = MiniwobEnvironment.model_validate(self.environment.model_dump() | changes)
+        environment = type(self.environment).model_validate(self.environment.model_dump() | changes)
         return self.model_copy(update={"environment": environment})

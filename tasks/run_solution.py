@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pilotfish.sandbox import Sandbox
+from pilotfish.tasks.edits.environment import solution_of
 from pilotfish.tasks.environment import End, Environment, Grade
-from pilotfish.tasks.environment_fields import RepositoryEnvironment
+from pilotfish.tasks.environment_fields import EditsEnvironment, RepositoryEnvironment
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.format import AnswerStep, CallStep, Task, UndoStep
 from pilotfish.tasks.reader import TaskError
@@ -21,6 +22,9 @@ def solution_calls(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Raises `TaskError` if the task has no solution.
     """
+    if isinstance(task.environment, EditsEnvironment):
+        yield from solution_of(task.environment)[0]
+        return
     if not task.solution:
         if task.environment.kind == "miniwob":
             raise TaskError(
@@ -40,6 +44,8 @@ def solution_calls(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def solution_answer(task: Task) -> str:
     """The final message of the reference solution; empty if it has none."""
+    if isinstance(task.environment, EditsEnvironment):
+        return solution_of(task.environment)[1]
     return next((step.answer for step in task.solution if isinstance(step, AnswerStep)), "")
 
 

@@ -51,7 +51,9 @@ class EditTool:
     description = "View or change a file."
     Args = EditArgs
 
-    def __init__(self) -> None:
+    def __init__(self, *, trusted: bool = False) -> None:
+        """trusted: texts are ours, so they are parsed in this process."""
+        self._trusted = trusted
         self._seen: dict[tuple[str, Path], _Seen] = {}
         self._history = History()
         self._lock = asyncio.Lock()  # from reading a file to writing it, one edit at a time
@@ -72,7 +74,7 @@ class EditTool:
 
     def rehearsal(self) -> EditTool:
         """One that knows the same, and of whose changes this one learns nothing."""
-        other = EditTool()
+        other = EditTool(trusted=self._trusted)
         other._seen, other._history = dict(self._seen), self._history.copy()
         return other
 
@@ -105,7 +107,7 @@ class EditTool:
         self._refuse_stale(files, real, data, args.path)
         changed, text = _CHANGES[args.command](args, file)
         note = self._write(files, real, args.path, data, changed, encoding)
-        note += syntax_note(args.path, file.lf, changed.lf)
+        note += syntax_note(args.path, file.lf, changed.lf, here=self._trusted)
         return ToolResult(True, text + note)
 
     def _create(self, args: EditArgs, files: Files) -> str:
@@ -128,7 +130,7 @@ class EditTool:
         except NotText as error:
             raise _EditError(f"{args.path} {error}.") from None
         note = self._write(files, real, args.path, data, file, encoding)
-        note += syntax_note(args.path, None, file.lf)
+        note += syntax_note(args.path, None, file.lf, here=self._trusted)
         return f"ok; {_count(file.line_count, 'line')}{note}"
 
     def _move_or_delete(self, args: EditArgs, files: Files) -> str:

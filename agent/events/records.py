@@ -124,8 +124,9 @@ class EpisodeStarted(Record):
 
 
 class LaidOut(Record):
-    """The repository that stands before the task, in `layout.json` of the run's folder. digest: its SHA-256;
-    '' where nothing is laid out, and `note` says why.
+    """The repository that stands before the task, in `layout.json` of the run's folder, or, of a
+    benchmark, in `layouts/DIGEST.json`. digest: its SHA-256; '' where nothing is laid out, and `note` says
+    why.
 
     tokens: of the text, at most `budget`. counted: by the model's "tokenizer", or as an "estimate" with a
     margin. files, left_out: how many are in it whole, and how many are not.

@@ -6,7 +6,7 @@ import io
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from pilotfish.model.training.heads import CELL, LETTERS
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
+from pilotfish.model.training.texts import TEXT_SHARDS, TextEpisode, read_texts
 
 BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560, 3072, 3584, 4096, 4608)
+LONGER = (6144, 8192, 10240, 12288, 14336, 16384, 20480, 24576, 28672, 32768)
+"""More lengths, for sequences as long as `Mix.longest` allows."""
 TEXT_LENGTH = 640  # tokens of a row of plain text
 LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
 
@@ -83,6 +86,12 @@ class Mix:
     copy_share: float = 0.1
     newest_bias: float = 0.5  # share of draws from the newest tenth of the shards
     correction_share: float = 0.3  # share of draws from the folder of corrections, once it holds any
+    edit_share: float = 0.3  # share of draws of shards from the folder of text episodes, once it holds any
+    longest: int = BUCKETS[-1]  # tokens of the longest sequence
+
+    def buckets(self) -> tuple[int, ...]:
+        """The lengths that sequences are padded to at most."""
+        return *BUCKETS, *(size for size in LONGER if size <= self.longest)
 
 
 class EpisodeBatches(IterableDataset[Batch]):
@@ -102,9 +111,13 @@ class EpisodeBatches(IterableDataset[Batch]):
         corrections: Path | None = None,
         cursors: Mapping[int, Cursor] | None = None,
         first: int = 0,
+        edits: Path | None = None,
     ):
-        """cursors: where streams stood; first: the stream whose batch comes first."""
+        """cursors: where streams stood; first: the stream whose batch comes first; edits: a folder of text
+        episodes.
+        """
         super().__init__()
+        self.edits = edits
         self.shards, self.folder, self.mix, self.seed = shards, folder, mix, seed
         self.corrections, self.cursors, self.first = corrections, dict(cursors or {}), first
 
@@ -124,8 +137,9 @@ class Stream:
         self.maker = SampleMaker(data.folder, self.seed)
         self.visit, self.at, self.sequence = 0, 0, 0
         self.shard = ""  # that is being visited; '' before a visit
-        self.waiting: dict[int, list[tuple[Origin, Sample]]] = {size: [] for size in BUCKETS}
-        self._episodes: dict[str, list[Episode]] = {}
+        self.buckets = data.mix.buckets()
+        self.waiting: dict[int, list[tuple[Origin, Sample]]] = {size: [] for size in self.buckets}
+        self._episodes: dict[str, Sequence[Episode | TextEpisode]] = {}
         self._bad: set[str] = set()
         if (cursor := data.cursors.get(number)) is not None:
             self._go_to(cursor)
@@ -141,7 +155,7 @@ class Stream:
                 self.at, self.sequence = self.at + 1, self.sequence + 1
                 if (sample := self._sample(origin)) is None:
                     continue
-                size = next((b for b in BUCKETS if len(sample.ids) <= b), None)
+                size = next((b for b in self.buckets if len(sample.ids) <= b), None)
                 if size is None:
                     continue
                 full = self.waiting[size]
@@ -172,10 +186,10 @@ class Stream:
         self.shard = cursor["shard"]
         for origin in (Origin(*fields) for fields in cursor["waiting"]):
             if (sample := self._sample(origin)) is not None:
-                size = next(b for b in BUCKETS if len(sample.ids) <= b)
+                size = next(b for b in self.buckets if len(sample.ids) <= b)
                 self.waiting[size].append((origin, sample))
 
-    def _visit(self) -> list[Episode]:
+    def _visit(self) -> Sequence[Episode | TextEpisode]:
         """The episodes of the shard that is visited; another one is chosen when none is."""
         draw = random.Random(f"{self.seed}:visit:{self.visit}")
         if not self.shard:
@@ -183,6 +197,8 @@ class Stream:
             paths: list[Path] = []
             if self.data.corrections is not None and draw.random() < mix.correction_share:
                 paths = by_age(self.data.corrections)
+            if self.data.edits is not None and draw.random() < mix.edit_share:
+                paths = by_age(self.data.edits, TEXT_SHARDS)
             paths = [path for path in paths or by_age(self.data.shards) if str(path) not in self._bad]
             if not paths:
                 time.sleep(0.5)
@@ -191,13 +207,16 @@ class Stream:
             self.shard = str(draw.choice(paths[-max(1, len(paths) // 10) :] if newest else paths))
         return self._read(self.shard)
 
-    def _read(self, shard: str) -> list[Episode]:
+    def _read(self, shard: str) -> Sequence[Episode | TextEpisode]:
         """The episodes of a shard; one that is damaged or gone is told and has none."""
         if shard not in self._episodes:
             while len(self._episodes) >= 2:
                 self._episodes.pop(next(iter(self._episodes)))
             try:
-                self._episodes[shard] = [episode for episode in read_shard(shard) if episode.steps]
+                if Path(shard).match(TEXT_SHARDS):
+                    self._episodes[shard] = read_texts(shard)
+                else:
+                    self._episodes[shard] = [episode for episode in read_shard(shard) if episode.steps]
             except (ValueError, OSError) as error:
                 if shard not in self._bad:
                     print(f"left out: {error}", file=sys.stderr, flush=True)
@@ -209,6 +228,9 @@ class Stream:
         episodes, maker, mix = self._read(origin.shard), self.maker, self.data.mix
         if origin.place >= len(episodes):
             return None
+        episode = episodes[origin.place]
+        if isinstance(episode, TextEpisode):
+            return maker.dialogue(episode)
         maker.random = random.Random(f"{self.seed}:{origin.sequence}")
         roll = maker.random.random()
         if roll < mix.text_share:
@@ -216,13 +238,13 @@ class Stream:
         if roll < mix.text_share + mix.copy_share:
             return maker.copies()
         if roll < mix.text_share + mix.copy_share + mix.question_share:
-            return maker.questions(episodes[origin.place])
-        return maker.episode(episodes[origin.place])
+            return maker.questions(episode)
+        return maker.episode(episode)
 
 
-def by_age(folder: Path) -> list[Path]:
+def by_age(folder: Path, pattern: str = "shard-*.bin") -> list[Path]:
     """The shards in a folder, oldest first."""
-    return sorted(folder.glob("shard-*.bin"), key=lambda path: path.stat().st_mtime)
+    return sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
 
 
 def collate(samples: list[Sample], pad: int) -> Batch:

@@ -27,6 +27,7 @@ from pilotfish.model.protocol import Clip, Message, ToolCall, ToolSpec
 from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.shards import Episode, Widget
+from pilotfish.model.training.texts import TextEpisode
 
 GRID = 1000
 DIGIT_WEIGHT = 2.0
@@ -256,6 +257,11 @@ class SampleMaker:
             begin = self.random.randrange(max(1, len(text) - 4 * length))
             ids += self.tokenizer.encode(text[begin : begin + 4 * length])
         return Sample(np.asarray(ids[:length], np.int32), np.full(length, TEXT_WEIGHT, np.float32))
+
+    def dialogue(self, ep: TextEpisode) -> Sample:
+        """A recorded conversation without pictures: its turns to be imitated count."""
+        rendered = self.chat.render_training(ep.turns, ep.tools)
+        return Sample(np.asarray(rendered.ids, np.int32), self._weights(rendered, ep.trained))
 
     def _plain_pair(self, ep: Episode, widget: Widget) -> tuple[str, Message]:
         gx, gy = grid_point(*widget.centre, ep.width, ep.height)

@@ -45,6 +45,9 @@ class Settings:
     newest_bias: float = 0.5  # share of draws from the newest tenth of the shards
     corrections: str = ""  # folder of shards in which a model played; see `agent/corrections.py`
     correction_share: float = 0.3  # of the draws of episodes, once that folder holds any
+    edits: str = ""  # folder of shards of text episodes; see `agent/edit_episodes.py`
+    edit_share: float = 0.3  # of the draws of shards, once that folder holds any
+    longest: int = 4_608  # tokens of the longest sequence that is trained on; `tokens` must hold one
     workers: int = 5
     seed: int = 0
     resume: str = ""  # checkpoint to begin a new session with; to go on with one is `--go-on`
@@ -69,6 +72,11 @@ class Settings:
             raise TrainingError(
                 f"resume {self.resume!r} and init {self.init!r} exclude each other; give one."
             )
+        if self.longest > max(self.tokens, 4_608):
+            raise TrainingError(
+                f"longest is {self.longest} and tokens {self.tokens}, so no batch can hold such a sequence; "
+                "give more tokens, or less of longest."
+            )
         shares = self.question_share + self.text_share + self.copy_share
         if shares > 1:
             raise TrainingError(
@@ -86,6 +94,7 @@ _POSITIVE = {
     "width",
     "height",
     "decay_share",
+    "longest",
 }
 _CELL = 28  # pixels per merged cell of a picture
 _FIXED_SIZES = {"vocab_size", "bos_token_id", "eos_token_id", "sparse_layers", "moe_layers"}

@@ -34,6 +34,7 @@ from pilotfish.model.training.loader import Batch, Cursor, EpisodeBatches, Mix, 
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.settings import Settings, TrainingError, parse_settings
+from pilotfish.model.training.texts import TEXT_SHARDS
 from pilotfish.model.training.trainee import NANO, Masters, Trainee, build
 
 SYNC_EVERY = 10  # steps between looks at the clock, which all processes must read alike
@@ -276,14 +277,18 @@ class Trainer:
         if not shards.is_dir():
             raise TrainingError(f"There is no folder of shards {shards}; record some first.")
         until = time.monotonic() + s.patience
-        while not by_age(shards):
+        edits = Path(s.edits) if s.edits else None
+        while not by_age(shards) and not (edits is not None and by_age(edits, TEXT_SHARDS)):
             if time.monotonic() > until or self.stopping:
                 raise TrainingError(f"{shards} holds no shard after {s.patience:g} s; record some first.")
             time.sleep(0.2)
-        mix = Mix(s.tokens, s.question_share, s.text_share, s.copy_share, s.newest_bias, s.correction_share)
+        shares = (s.question_share, s.text_share, s.copy_share, s.newest_bias, s.correction_share)
+        mix = Mix(s.tokens, *shares, s.edit_share, s.longest)
         corrections = Path(s.corrections) if s.corrections else None
         assert self.seed is not None
-        data = EpisodeBatches(shards, NANO, mix, self.seed, corrections, self.cursors, self.next_stream)
+        data = EpisodeBatches(
+            shards, NANO, mix, self.seed, corrections, self.cursors, self.next_stream, edits
+        )
         return batches(data, s.workers)
 
     def _halt(self, number: int, _frame: FrameType | None) -> None:

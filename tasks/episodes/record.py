@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pilotfish.tasks.episodes.catalog import SCENES
 from pilotfish.tasks.episodes.cdp import FLAGS, Browser, BrowserError, browser_environment, die_with_parent
@@ -222,22 +222,40 @@ class Worker:
         self._counts, self._restarts, self._unplayed = defaultdict(Count), 0, 0
 
 
-MakeWorker = Callable[[int, Settings, Connection], Worker]
+class Recording(Protocol):
+    """A process that records until it is told to stop."""
+
+    async def run(self) -> None:
+        """Record, and tell the connection what was recorded."""
+        ...
 
 
-def _work(make: MakeWorker, number: int, settings: Settings, report: Connection) -> None:
+class Place(Protocol):
+    """Settings of any recorder."""
+
+    @property
+    def out(self) -> Path:
+        """The folder for the shards."""
+        ...
+
+
+S = TypeVar("S", bound=Place)
+MakeWorker = Callable[[int, S, Connection], Recording]
+
+
+def _work(make: MakeWorker[S], number: int, settings: S, report: Connection) -> None:
     die_with_parent()
     asyncio.run(make(number, settings, report).run())
     report.close()
 
 
 def record(
-    settings: Settings,
+    settings: S,
     workers: int,
     seconds: float | None,
     episodes: int | None,
     *,
-    make: MakeWorker = Worker,
+    make: MakeWorker[S],
     totals: Totals | None = None,
 ) -> Totals:
     """Run the workers until the time or the number of episodes is reached, or a signal comes."""
@@ -354,7 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    totals = record(settings, given.workers, given.seconds, given.episodes)
+    totals = record(settings, given.workers, given.seconds, given.episodes, make=Worker)
     return 0 if totals.kept else 1
 
 

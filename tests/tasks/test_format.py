@@ -264,7 +264,7 @@ def test_the_documented_example_is_a_task_and_the_tables_are_complete(tmp_path: 
     kinds = {
         item["properties"]["kind"]["const"] for item in definitions if "kind" in item.get("properties", {})
     }
-    assert len(kinds) == 20
+    assert len(kinds) == 21
     assert kinds <= words
     assert set(Task.model_fields) - {"setup"} <= words
     assert {f"setup.{name}" for name in Setup.model_fields} <= words

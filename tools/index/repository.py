@@ -72,8 +72,8 @@ class Index:
         workers: int | None = None,
         file_seconds: float = FILE_SECONDS,
     ) -> Update:
-        """Take up what changed in the folder. workers: processes, by default one per core. file_seconds:
-        what one file may take.
+        """Take up what changed in the folder. workers: processes, by default one per core; 0 parses in this
+        one, which nothing guards, so only what is trusted. file_seconds: what one file may take in a process.
 
         Ends soon after `cancelled` says so, and then is not complete; what was read by then can be used.
         """

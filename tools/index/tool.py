@@ -66,9 +66,9 @@ class IndexTool:
     description = "Look up code in the workspace: map, likely places for a task, definitions, uses, search."
     Args = IndexArgs
 
-    def __init__(self, count: Count = about_four_bytes) -> None:
-        """count: how many tokens a text has, for the budget of a map."""
-        self._count = count
+    def __init__(self, count: Count = about_four_bytes, workers: int | None = None) -> None:
+        """count: how many tokens a text has, for the budget of a map. workers: as `Index.update` takes it."""
+        self._count, self._workers = count, workers
         self._indexes: dict[Path, Index] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._lock = asyncio.Lock()
@@ -80,12 +80,17 @@ class IndexTool:
         gone = False
         try:
             async with self._lock:
-                work = asyncio.to_thread(self._answer, args, context.box.files.root, lambda: gone)
+                work = asyncio.to_thread(self.do, args, context.box.files.root, lambda: gone)
                 return await asyncio.shield(work)
-        except IndexingError as error:
-            return ToolResult(False, f"index: {error}")
         finally:
             gone = True  # a call that was cancelled ends its thread too
+
+    def do(self, args: IndexArgs, workspace: Path, gone: Cancel = lambda: False) -> ToolResult:
+        """The same at once, about this folder."""
+        try:
+            return self._answer(args, workspace, gone)
+        except IndexingError as error:
+            return ToolResult(False, f"index: {error}")
 
     async def close(self) -> None:
         """Remove the indexes."""
@@ -97,17 +102,18 @@ class IndexTool:
             self._folder = None
 
     def _answer(self, args: IndexArgs, workspace: Path, gone: Cancel) -> ToolResult:
-        index = self._index_of(workspace)
+        index = self.index_of(workspace)
         ends = time.monotonic() + UPDATE_SECONDS
         try:
-            done = index.update(cancelled=lambda: gone() or time.monotonic() > ends)
+            done = index.update(cancelled=lambda: gone() or time.monotonic() > ends, workers=self._workers)
             text = "\n".join(_lines(args, index, self._count, gone))
         except Cancelled:
             raise IndexingError("the index is not ready yet; ask again, or use the shell.") from None
         notes = [] if done.complete else ["[the index is not complete yet: ask again for the rest]"]
         return ToolResult(True, "\n".join([_bounded(text), *notes]))
 
-    def _index_of(self, workspace: Path) -> Index:
+    def index_of(self, workspace: Path) -> Index:
+        """The index of a folder, which may have to be brought up to date."""
         if workspace not in self._indexes:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="pilotfish-index-")

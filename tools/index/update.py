@@ -4,10 +4,11 @@ parsed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,10 +129,9 @@ def _read(
     requests = ([b"facts", known[one.path].digest if one.path in known else b"", one.path] for one in stale)
     held: list[tuple[Known | None, FileFacts]] = []
     committed = told = time.monotonic()
-    wanted = workers or min(len(os.sched_getaffinity(0)), 1 + len(stale) // _PER_WORKER)
     progress(Progress(0, len(stale)))
     try:
-        with Pool(root, wanted, file_seconds=file_seconds) as pool:
+        with _readers(root, len(stale), workers, file_seconds) as pool:
             for request, answer in pool.answers(requests, cancelled):
                 entry = entries[request[2]]
                 held.append((known.get(entry.path), _facts(entry, answer)))
@@ -146,6 +146,32 @@ def _read(
     finally:
         _write(store, held, done)
     progress(Progress(done.read, len(stale)))
+
+
+class _Here:
+    """Reads and parses in this process, as a `Pool` does in others."""
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+
+    def answers(
+        self, requests: Iterable[list[bytes]], cancelled: Callable[[], bool]
+    ) -> Iterator[tuple[list[bytes], list[bytes] | str]]:
+        from pilotfish.tools.index.worker import facts_answer
+
+        for request in requests:
+            if cancelled():
+                raise Cancelled
+            yield request, facts_answer(self._root, request[2], request[1])
+
+
+def _readers(
+    root: bytes, count: int, workers: int | None, file_seconds: float
+) -> contextlib.AbstractContextManager[Pool | _Here]:
+    if workers == 0:
+        return contextlib.nullcontext(_Here(root))
+    wanted = workers or min(len(os.sched_getaffinity(0)), 1 + count // _PER_WORKER)
+    return Pool(root, wanted, file_seconds=file_seconds)
 
 
 def _write(store: Store, held: list[tuple[Known | None, FileFacts]], done: Update) -> None:

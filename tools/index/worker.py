@@ -71,6 +71,13 @@ def facts_of(root: bytes, path: bytes, known: bytes) -> tuple[dict[str, object],
     return facts | {"state": "parsed"}, pack(tags_of(text, language))
 
 
+def facts_answer(root: bytes, path: bytes, known: bytes) -> list[bytes]:
+    """The same as it travels."""
+    facts, tags = facts_of(root, path, known)
+    fields = (tags.definitions, tags.imports, tags.defined, tags.used, tags.counts, tags.places)
+    return [json.dumps(facts).encode(), *fields]
+
+
 def utf8_of(data: bytes) -> tuple[bytes, str]:
     """Text in any encoding as UTF-8, and a note if it was in another. Raises NotText."""
     if data.isascii():
@@ -156,9 +163,7 @@ def main() -> None:
         for operation, *parts in frames.add(data):
             if operation == b"facts":
                 known, path = parts
-                facts, tags = facts_of(root, path, known)
-                fields = (tags.definitions, tags.imports, tags.defined, tags.used, tags.counts, tags.places)
-                answer = [json.dumps(facts).encode(), *fields]
+                answer = facts_answer(root, path, known)
             elif operation == b"words":
                 counting = Counting(parts)
                 continue
