@@ -40,7 +40,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
-    """List the runs there are, newest first: which of them are being played, and what they are about."""
+    """List the runs there are, newest first: which of them are running, and what they are about."""
     from pilotfish.agent.control.runs import newest_first, runs_in
     from pilotfish.agent.run_folder import places_of_runs
     from pilotfish.agent.safetext import shortened
@@ -56,8 +56,10 @@ def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
 
 
 def _how(run: RunInfo) -> str:
-    """What has become of a run, in a word."""
-    return "playing" if run.playing else run.status or "broken off"
+    """What has become of a run, in a word, as the list of `pilotfish tui` has it."""
+    if run.playing:
+        return "running"
+    return {"interrupted": "stopped", "": "broken off"}.get(run.status, run.status)
 
 
 def steer(

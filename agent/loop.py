@@ -250,15 +250,17 @@ class Episode:
             self._transcript.spoken(self._step, text)
 
     def _say_what_can_be_reached(self) -> None:
-        screen = self._view.screen
+        screen, reach = self._view.screen, self.steering.reach
         why = "" if screen is not None else NO_SCREEN
         if self.is_part:
             why = "A sub-task is at work, which has no screen; wait until it is over."
         elif screen is not None and screen.shared:
             why = "The run works on your own desktop, where your mouse and keyboard are yours anyway."
-        self.steering.reach.no_hands = why
-        can_go = self.steering.reach.check_back is not None and (self._step > 1 or self.is_part)
-        self.steering.change(can_take_over=not why, can_step_back=can_go)
+        if not self.is_part:
+            reach.has_screen = screen is not None
+        reach.no_hands = why
+        can_go = reach.check_back is not None and (self._step > 1 or self.is_part)
+        self.steering.change(has_screen=reach.has_screen, can_take_over=not why, can_step_back=can_go)
 
     async def _lend(self) -> None:
         """Lend mouse and keyboard to the person who wants them."""

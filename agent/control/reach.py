@@ -36,8 +36,10 @@ class Reach:
         """Set while mouse and keyboard are wanted."""
         self.check_back: Callable[[int], None] | None = None
         """Raises `Refusal` where there is no way back to before a step; None while nothing is played."""
-        self.no_hands = NO_SCREEN
+        self.no_hands = "The run is starting; wait until it has begun."
         """Why mouse and keyboard cannot be had now, as a sentence; '' if they can."""
+        self.has_screen: bool | None = None
+        """Whether the run has a screen; None until that is known."""
         self._back: asyncio.Future[str] | None = None
         self._taking: asyncio.Future[str] | None = None
         self._note: asyncio.Future[str] | None = None
@@ -88,8 +90,8 @@ class Reach:
         return ""
 
     def watch(self, say: Callable[[Shown], None], per_second: float) -> None:
-        """Begin to be told what the screen shows."""
-        if self.no_hands == NO_SCREEN and self._live is None:
+        """Begin to be told what the screen shows, as soon as there is one."""
+        if self.has_screen is False:
             raise Refusal(NO_SCREEN)
         self._viewers[say] = per_second
         if self._live is not None:
@@ -146,6 +148,7 @@ class Reach:
 
     def show(self, screen: Screen, camera: Camera) -> None:
         """There is a screen to be seen."""
+        self.has_screen = True
         self._live = LiveScreen(screen, camera)
         for say, per_second in self._viewers.items():
             self._live.watch(say, per_second)

@@ -79,6 +79,8 @@ class State(_Message):
     """Of that prompt, all tokens."""
     can_step_back: bool = False
     can_take_over: bool = False
+    has_screen: bool | None = None
+    """Whether there is a screen to watch; None until that is known."""
     note: str = ""
 
 

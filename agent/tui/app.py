@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from pilotfish.agent.control.client import ControlError
+from pilotfish.agent.tui.colours import Coloured
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.terminal import Terminal, find_out
 from pilotfish.agent.tui.text import Gate, notify, sentence
@@ -40,7 +41,7 @@ class Hears(Protocol):
         ...
 
 
-class Interface(App[None]):
+class Interface(Coloured):
     """`pilotfish tui` and `pilotfish attach`. run: opened at once, and all there is."""
 
     CSS_PATH = "styles.tcss"
@@ -108,10 +109,6 @@ class Interface(App[None]):
         if not isinstance(self.screen, Help):
             self.push_screen(Help(self.screen))
 
-    def action_light_or_dark(self) -> None:
-        """Change to the other of the two."""
-        self.theme = "textual-light" if self.current_theme.dark else "textual-dark"
-
     def action_rules(self) -> None:
         """Show the rules in the user's configuration."""
         from pilotfish.agent.rule_file import RuleFileError, save_rules, saved_rules
@@ -160,7 +157,7 @@ def _restore_terminal() -> None:
     os.write(out.fileno(), _RESTORED.encode())
     with contextlib.suppress(termios.error):
         modes = termios.tcgetattr(out.fileno())
-        modes[0] |= termios.ICRNL | termios.BRKINT
-        modes[1] |= termios.OPOST | termios.ONLCR
-        modes[3] |= termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN
-        termios.tcsetattr(out.fileno(), termios.TCSANOW, modes)
+        if not modes[3] & termios.ICANON:  # as Textual sets it, and no shell leaves it
+            modes[0] |= termios.ICRNL | termios.IXON
+            modes[3] |= termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN
+            termios.tcsetattr(out.fileno(), termios.TCSANOW, modes)

@@ -16,6 +16,7 @@ from textual.widgets import Button, Input
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import counted, shortened
+from pilotfish.agent.tui.dialogs import of_no_use
 from pilotfish.agent.tui.edit_arguments import EditArguments
 from pilotfish.agent.tui.exact_view import ExactView
 from pilotfish.agent.tui.fields import PlainInput
@@ -28,7 +29,9 @@ DEAF_S = 0.3
 """For so long after it is shown, and after each key in that time, nothing answers: such a key was meant for
 something else.
 """
-Send = Callable[[wire.Request], Awaitable[Any]]
+NOTICE_S = 8.0
+_ON_SCREEN = ("computer", "browser")
+Send = Callable[[wire.Request], Awaitable[str]]
 
 
 class ApprovalDialog(ModalScreen[wire.Decide | None]):
@@ -38,6 +41,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     ApprovalDialog > Vertical { width: 100%; height: 100%; background: $surface; }
     ApprovalDialog .title { height: 1; background: $warning; color: $text; text-style: bold; padding: 0 1;
         text-wrap: nowrap; text-overflow: ellipsis; }
+    ApprovalDialog .notice { height: auto; max-height: 3; padding: 0 1; background: $panel; display: none; }
+    ApprovalDialog ToastRack { display: none; }
     ApprovalDialog #body { height: 1fr; layout: vertical; }
     ApprovalDialog ExactView { height: 1fr; width: 1fr; padding: 0 0 0 1; }
     ApprovalDialog #picture { height: 1fr; width: 1fr; layout: horizontal; }
@@ -72,8 +77,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         *,
         send: Send | None = None,
     ) -> None:
-        """frame, cursor: the screen as it is now. send: passes a request on to the run, for rules; its
-        errors are shown.
+        """frame, cursor: the screen as it is now. send: passes a request on to the run, for rules; what it
+        returns and its errors are shown.
         """
         super().__init__()
         self.question = question
@@ -81,6 +86,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self._frame, self._cursor = frame, cursor
         self._send = send
         self._deaf: Timer | None = None
+        self._unnotice: Timer | None = None
         self._listening = self._unheard = False
         self._said = ""
 
@@ -88,6 +94,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         call = shortened(self.question.call.name, 60)
         with Vertical():
             yield Plain(f"Step {self.question.step}: may {call} run this?", classes="title")
+            yield Plain(classes="notice")
             with Vertical(id="body"):
                 yield ExactView()
                 with Vertical(id="picture"):
@@ -108,6 +115,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self.query_one("#task").disabled = not self.question.rule
         self.query_one("#rule").disabled = self._send is None
         self._show()
+        for one in self.app._notifications:  # of just before, as that an answer was refused
+            self.notified(one.message)
         self.query_one(ExactView).focus()
         self.call_after_refresh(self._be_deaf)
 
@@ -119,16 +128,33 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     def show_screen(self, frame: Frame | None, cursor: Point | None = None) -> None:
         """The live screen has changed."""
         self._frame, self._cursor = frame, cursor
+        self._lay_out()
         if self._words() != self._said:
             self._show()
         else:
             self._show_picture()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def on_resize(self) -> None:
         """The picture stands beside the text, below it, or on a key."""
-        self.set_class(event.size.width >= 100, "wide")
-        self.set_class(event.size.width < 46, "narrow")
-        self.set_class((event.size.width < 100 and event.size.height < 20) or self._frame is None, "small")
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        width, height = self.size
+        self.set_class(width >= 100, "wide")
+        self.set_class(width < 46, "narrow")
+        self.set_class((width < 100 and height < 20) or self._frame is None, "small")
+
+    def notified(self, words: str) -> None:
+        """Say it above the call, not over it, for as long as a message elsewhere is shown."""
+        notice = self.query_one(".notice", Plain)
+        notice.display = True
+        notice.update(words)
+        if self._unnotice is not None:
+            self._unnotice.stop()
+        self._unnotice = self.set_timer(NOTICE_S, self._hide_notice)
+
+    def _hide_notice(self) -> None:
+        self.query_one(".notice").display = False
 
     def on_key(self, event: events.Key) -> None:
         """A key that was meant for something else answers nothing; to look or to edit first is no answer."""
@@ -138,6 +164,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             event.prevent_default()
             if self._deaf is not None:
                 self._deaf.reset()
+        elif (words := of_no_use(self, event)) and not self._writing:
+            self._refuse(words)
 
     def on_exact_view_moved(self) -> None:
         """Say how much is below."""
@@ -201,7 +229,10 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
 
     def action_rule(self) -> None:
         """Write a rule, for this run or for all."""
-        if not self._listening or self._writing or self._send is None:
+        if not self._listening or self._writing:
+            return
+        if self._send is None:
+            self._refuse("There is no run here that could take a rule.")
             return
         from pilotfish.agent.tui.rules import RuleForm  # it shows calls as this dialog does
 
@@ -246,13 +277,11 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     async def _add_rule(self, request: wire.AddRule) -> None:
         assert self._send is not None
         try:
-            await self._send(request)
+            said = await self._send(request)
         except Exception as error:
             self._refuse(sentence(error))
             return
-        self.query_one(".status", Plain).update(
-            "The rule holds for the calls that come; answer this one still."
-        )
+        self.notified(f"{said} It is for the calls that come; answer this one still.")
 
     def _be_deaf(self) -> None:
         self._listening = False
@@ -271,7 +300,9 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     def _words(self) -> str:
         """What the call would do on the screen as it is now."""
         if self._frame is None:
-            return f"pixel ({self._pixel[0]}, {self._pixel[1]})" if self._pixel else ""
+            at = [f"pixel ({self._pixel[0]}, {self._pixel[1]})"] if self._pixel else []
+            acts = self._call.name in _ON_SCREEN
+            return ", ".join([*at, "of which no picture was taken yet"] if at or acts else [])
         height, width, _ = self._frame.shape
         what = proposal(self._call, width, height, self._cursor, self._pixel)
         if not (what.point or what.region or what.start):

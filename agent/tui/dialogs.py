@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer
 
+from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.text import Plain, PlainButton
 from pilotfish.agent.tui.text_view import TextView
 from pilotfish.agent.tui.words import Part
@@ -28,6 +30,16 @@ _MARKS = """\
 > a task        # an end       @ you               struck through: undone by a step back"""
 
 
+def of_no_use(screen: Screen[Any], event: events.Key) -> str:
+    """A sentence on a key that does nothing in a dialog, with those that do; '' for one that does."""
+    if event.key in screen.active_bindings:
+        return ""
+    keys = [binding for binding in Binding.make_bindings(type(screen).BINDINGS) if binding.show]
+    shown = ", ".join(dict.fromkeys(screen.app.get_key_display(binding) for binding in keys))
+    pressed = screen.app.get_key_display(Binding(event.key, "", ""))
+    return f"{shortened(pressed, 12)} does nothing here; these do: {shown}."
+
+
 class Confirm(ModalScreen[bool]):
     """Asks before something that cannot be taken back."""
 
@@ -44,6 +56,9 @@ class Confirm(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog"):
             yield Plain(self._question, classes="question")
+            said = Plain(classes="said hint")
+            said.display = False
+            yield said
             with Horizontal(classes="buttons"):
                 yield PlainButton(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
                 yield PlainButton(f"{self._no} (n)", id="no", compact=True)
@@ -56,6 +71,13 @@ class Confirm(ModalScreen[bool]):
     def on_button_pressed(self, event: PlainButton.Pressed) -> None:
         """Answer."""
         self.dismiss(event.button.id == "yes")
+
+    def on_key(self, event: events.Key) -> None:
+        """Say of a key that it is none here."""
+        if words := of_no_use(self, event):
+            said = self.query_one(".said", Plain)
+            said.display = True
+            said.update(words)
 
     def action_answer(self, yes: bool) -> None:
         """Answer."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -23,6 +23,7 @@ from textual.strip import Strip
 
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.text import pieces
+from pilotfish.agent.tui.window import SCROLLING
 
 _CHUNK = 4096  # characters that are laid out at once
 Piece = tuple[str, bool]
@@ -71,14 +72,7 @@ class ExactView(ScrollView, can_focus=True):
     ExactView > .exact--added { color: $text-success; }
     ExactView > .exact--removed { color: $text-error; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", "Line up", show=False),
-        Binding("down,j", "scroll_down", "Line down", show=False),
-        Binding("pageup", "page_up", "Page up", show=False),
-        Binding("pagedown,space", "page_down", "Page down", show=False),
-        Binding("home,g", "scroll_home", "To the beginning", show=False),
-        Binding("end,G", "scroll_end", "To the end", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = SCROLLING
 
     class Moved(Message):
         """Other rows are in sight."""

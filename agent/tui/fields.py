@@ -97,28 +97,22 @@ def label(text: str, note: str = "") -> Content:
 class Tick(Checkbox):
     """A box whose sign tells its state, where there is no colour too."""
 
-    BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
-
     def __init__(self, label: str, value: bool = False, *, id: str | None = None) -> None:
         """label: shown as it is."""
         super().__init__(plain(label), value, id=id, compact=True)
 
-    def render(self) -> Content:
-        """The sign and the label."""
-        self.BUTTON_INNER = "x" if self.value else " "
-        return super().render()
+    @property
+    def _button(self) -> Content:
+        return Content(f"[{'x' if self.value else ' '}]")
 
 
 class Choice(RadioButton):
     """One of several, likewise."""
 
-    BUTTON_LEFT, BUTTON_RIGHT = "(", ")"
-
     def __init__(self, label: str, value: bool = False) -> None:
         """label: shown as it is."""
         super().__init__(plain(label), value)
 
-    def render(self) -> Content:
-        """The sign and the label."""
-        self.BUTTON_INNER = "o" if self.value else " "
-        return super().render()
+    @property
+    def _button(self) -> Content:
+        return Content(f"({'o' if self.value else ' '})")

@@ -41,13 +41,13 @@ class Home(Screen[None]):
         "leaving this interface ends none of them. Enter opens one; n starts another."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
+        Binding("question_mark", "app.help", "Help", key_display="?"),
         Binding("enter", "open", "Open"),
         Binding("n", "new", "New task", tooltip="Start a task"),
         Binding("r", "resume", "Resume", tooltip="Go on with a run that was stopped or broken off"),
         Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
         Binding("x", "stop", "Stop", tooltip="Stop the run in order"),
-        Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
-        Binding("question_mark", "app.help", "Help", key_display="?"),
     ]
 
     def __init__(self) -> None:
@@ -82,8 +82,7 @@ class Home(Screen[None]):
         if change == "gone":
             self._looking.set()
         if change == "question" and link.questions and self.is_current:
-            notify(self, f"{link.folder.name} waits for you; open it to answer.", severity="warning")
-            self.app.bell()
+            self.app.bell()  # the list and the line above it say which
 
     def look(self) -> None:
         """Look at the folder at once."""
@@ -168,7 +167,6 @@ class Home(Screen[None]):
             self._open(run.folder)
 
     def _open(self, folder: Path) -> None:
-        self.app.clear_notifications()  # that it waits, for one
         # Named as it is in the list, so that both screens share a connection.
         self.app.push_screen(RunScreen(self.interface.record_dir / folder.name))
 
@@ -200,7 +198,7 @@ class Home(Screen[None]):
     def action_page(self) -> None:
         """Write the page that replays it."""
         if (run := self.query_one(RunList).chosen) is not None:
-            self.run_worker(write_page(self, run.folder))
+            write_page(self, run.folder)
 
     def action_stop(self) -> None:
         """Stop it, once that was confirmed."""

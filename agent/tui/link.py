@@ -49,7 +49,10 @@ class Link:
         self._on_change = on_change
         self._client: RunClient | None = None
         self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
         self._watches = 0
+        self._per_second = 4.0
 
     @property
     def connected(self) -> bool:
@@ -68,9 +71,13 @@ class Link:
 
     async def open(self) -> None:
         """Connect. Raises `ControlError` when no process plays the run."""
-        if self._client is None:
+        async with self._opening:
+            if self._client is not None:
+                return
             self._client = await RunClient.connect(self.folder)
             self._task = asyncio.create_task(self._listen(self._client))
+            if self._watches:  # by somebody who was looking when the connection before this one ended
+                self._asking = asyncio.create_task(self._ask_for_screen(self._client, on=True))
 
     async def close(self) -> None:
         """End the connection; the run goes on."""
@@ -97,11 +104,15 @@ class Link:
         return await client.ask(request)
 
     async def watch_screen(self, on: bool, per_second: float = 4.0) -> None:
-        """Begin or end to be sent the live screen; as many ends as beginnings."""
+        """Begin or end to be sent the live screen, in later connections too; as many ends as beginnings."""
         self._watches += 1 if on else -1
+        self._per_second = per_second
         if self._client is not None and self._watches == int(on):
-            with contextlib.suppress(ControlError):
-                await self._client.ask(WatchScreen(on=on, per_second=per_second))
+            await self._ask_for_screen(self._client, on=on)
+
+    async def _ask_for_screen(self, client: RunClient, *, on: bool) -> None:
+        with contextlib.suppress(ControlError):  # it has none, or is going
+            await client.ask(WatchScreen(on=on, per_second=self._per_second))
 
     async def _listen(self, client: RunClient) -> None:
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.control.wire import Decide, Question, Request
-from pilotfish.agent.events import CallData
+from pilotfish.agent.events import CallData, ClipData
 from pilotfish.agent.tui.approval import ApprovalDialog
 from pilotfish.agent.tui.proposal import Frame, Point
 from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
@@ -30,6 +31,17 @@ class Looking(Steering):
     _told: int | None = None
     """The one that came while something was being written."""
 
+    def linked(self) -> None:
+        """There is a connection to the run."""
+        self._watch()
+        self.answer_questions()
+
+    def unlinked(self) -> None:
+        """The connection has ended."""
+        self._frame = self._cursor = None
+        self.answer_questions()
+        self.show_screen()
+
     def look_at_screen(self, on: bool) -> None:
         """Begin or end to show the screen."""
         self._on_tab = on
@@ -38,7 +50,7 @@ class Looking(Steering):
 
     def _watch(self) -> None:
         """Have the run send its screen for as long as somebody looks at it."""
-        wanted = (self._on_tab or self._asked is not None or self._hands is not None) and self.live
+        wanted = self._on_tab or self._asked is not None or self._hands is not None
         if wanted != self._watching and self.link is not None:
             self._watching = wanted
             self.run_worker(self.link.watch_screen(wanted))
@@ -54,6 +66,8 @@ class Looking(Steering):
         try:
             while self.link is not None and (screen := self.link.screen) is not None:
                 self._frame, self._cursor = await asyncio.to_thread(decoded, screen), screen.cursor
+                if self.link.screen is None:
+                    self._frame = self._cursor = None
                 self.show_screen()
                 if self._asked is not None and self._asked.query(ScreenView):
                     self._asked.show_screen(self._frame, self._cursor)
@@ -76,9 +90,20 @@ class Looking(Steering):
             pane.show_live(self._frame, self._cursor, self._proposed())
         elif row is not None:
             calls = row.answer.calls if row.answer is not None else []
-            pane.show_step(clip_before(rows, row), calls[0] if calls else None, row.clip)
+            before = clip_before(rows, row)
+            pane.show_step(before, calls[0] if calls else None, row.clip, self._why_no_picture())
         else:
-            pane.show_step(self.model.clip, self._proposed(), None)
+            pane.show_step(self.model.clip, self._proposed(), None, self._why_no_picture())
+
+    def _why_no_picture(self) -> str:
+        state = self.link.state if self.link is not None and self.live else None
+        if state is not None and state.has_screen is False:
+            return "This run has no screen."
+        if self.model.clip is not None:
+            return "No picture of the screen was taken before this step; choose a later one."
+        if self.live:
+            return "No picture of the screen was taken yet; it is shown as soon as there is one."
+        return "This run has no picture of a screen."
 
     def _proposed(self) -> CallData | None:
         question = self.link.question if self.link is not None else None
@@ -87,7 +112,8 @@ class Looking(Steering):
     def action_take_over(self) -> None:
         """Use mouse and keyboard of the sandbox."""
         if self._hands is None:
-            self._hands = TakeOver(self._ask, self._frame, self._cursor)
+            waits = self._proposed() is not None
+            self._hands = TakeOver(self._ask, self._frame, self._cursor, waits=waits)
             self._watch()
             self.app.push_screen(self._hands, lambda _: self._handed_back())
 
@@ -95,9 +121,10 @@ class Looking(Steering):
         self._hands = None
         self._watch()
 
-    async def _ask(self, request: Request) -> None:
-        if self.link is not None:
-            await self.link.ask(request)
+    async def _ask(self, request: Request) -> str:
+        if self.link is None:
+            raise ControlError("The run is not being played; resume it first.")
+        return (await self.link.ask(request)).note
 
     # Questions.
 
@@ -134,6 +161,14 @@ class Looking(Steering):
         self._watch()
         self.app.bell()
         self.app.push_screen(self._asked, lambda answer: self._answered(question, answer))
+        if self._frame is None and self.model.clip is not None:
+            self.run_worker(self._show_newest(self._asked, self.model.clip))
+
+    async def _show_newest(self, dialog: ApprovalDialog, clip: ClipData) -> None:
+        """Until the run sends its screen, a question has the newest picture of the log beside it."""
+        frame = await self.query_one(ScreenPane).last_of(clip)
+        if self._frame is None and dialog is self._asked and dialog.query(ScreenView):
+            dialog.show_screen(frame)
 
     def _answered(self, question: Question, answer: Decide | None) -> None:
         self._asked = None

@@ -25,7 +25,6 @@ class Row:
     lane: int = 0
     depth: int = 0
     """1 in a sub-task."""
-    episode: int = 0
     undone: bool = False
     events: list[log.Event] = field(default_factory=list)
     version: int = 0
@@ -141,9 +140,7 @@ class RunModel(Summary):
         self.clip: log.ClipData | None = None
         """The newest clip of all."""
         self.events: list[log.Event] = []
-        self.warnings: list[str] = []
         self._open: dict[tuple[int, int], Row] = {}  # the newest step of each lane and sub-task
-        self._episode: dict[int, int] = {}
 
     @property
     def plan(self) -> Sequence[log.PlanItem]:
@@ -171,7 +168,6 @@ class RunModel(Summary):
                 self._aside(event)
             case log.EpisodeStarted():
                 if not event.parent:
-                    self._episode[event.lane] = event.episode
                     self.lanes.add(event.lane)
                 self._open.pop((event.lane, event.parent), None)
                 self._row("task", event)
@@ -212,7 +208,6 @@ class RunModel(Summary):
             step,
             event.lane,
             int(bool(event.parent)),
-            self._episode.get(event.lane, 0),
             events=[event],
         )
         self.rows.append(row)

@@ -16,9 +16,18 @@ from pilotfish.agent.tui.dialogs import Reader
 from pilotfish.agent.tui.text import notify, sentence
 from pilotfish.agent.tui.words import Part
 
+_GROUP = "replay page"
 
-async def write_page(screen: Screen[Any], folder: Path) -> None:
+
+def write_page(screen: Screen[Any], folder: Path) -> None:
     """Write the page of a run, say where it is, and open it where there is a browser to do that."""
+    if any(worker.group == _GROUP and not worker.is_finished for worker in screen.workers):
+        notify(screen, "The page is being written already.", timeout=2)
+    else:
+        screen.run_worker(_write(screen, folder), group=_GROUP)
+
+
+async def _write(screen: Screen[Any], folder: Path) -> None:
     from pilotfish.agent.replay import write_replay
 
     notify(screen, "Writing the page…", timeout=2)

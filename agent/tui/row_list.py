@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -15,13 +16,20 @@ from textual.strip import Strip
 from pilotfish.agent.tui.window import Window
 
 
+def fitted(text: str, room: int) -> str:
+    """A text of exactly so many cells: filled up with blanks, or cut with a mark."""
+    if cell_len(text) <= room:
+        return set_cell_size(text, room)
+    return set_cell_size(text, room - 1) + "…" if room > 0 else ""
+
+
 class RowList(Window):
     """Rows with a cursor. A subclass says how many there are and draws one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--cursor"}
     DEFAULT_CSS = """
     RowList > .rows--cursor { background: $surface-lighten-1; text-style: bold; }
-    RowList:focus > .rows--cursor { background: $primary 40%; text-style: bold; }
+    RowList:focus > .rows--cursor { background: $primary-muted; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Row up", show=False),

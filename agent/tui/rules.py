@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -17,6 +18,7 @@ from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
+from pilotfish.agent.tui.dialogs import of_no_use
 from pilotfish.agent.tui.fields import Choice, PlainArea, PlainInput, label
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
@@ -60,7 +62,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
     DEFAULT_CSS = _STYLE.format("RuleForm")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "keep(False)", "Keep", priority=True),
-        Binding("f2", "keep(True)", "For all runs", priority=True),
+        Binding("f5", "keep(True)", "For all runs", priority=True),
         Binding("escape", "leave", "Back"),
     ]
 
@@ -86,7 +88,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
                 first = "This run ^s" if self._of_run else "Keep ^s"
                 yield PlainButton(first, id="run", variant="primary", compact=True)
                 if self._of_run:
-                    yield PlainButton("All runs F2", id="all", compact=True)
+                    yield PlainButton("All runs F5", id="all", compact=True)
                 yield PlainButton("Back Esc", id="back", compact=True)
 
     def on_mount(self) -> None:
@@ -131,19 +133,18 @@ class WhatIf(ModalScreen[None]):
     DEFAULT_CSS = _STYLE.format("WhatIf")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Back")]
 
-    def __init__(self, policy: Policy, call: CallData | None = None) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
         self._policy = policy
-        self._call = call or CallData(id="", name="shell", arguments={"command": "git status"})
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Plain("What would happen with this call? Escape goes back.")
             with VerticalScroll():
                 yield Plain(label("tool"))
-                yield PlainInput(self._call.name)
+                yield PlainInput("shell")
                 yield Plain(label("arguments", "JSON"))
-                yield PlainArea(json.dumps(self._call.arguments, indent=2))
+                yield PlainArea(json.dumps({"command": "git status"}, indent=2))
             yield Plain(classes="said")
 
     def on_mount(self) -> None:
@@ -192,12 +193,12 @@ class RulesScreen(ModalScreen[None]):
     def __init__(
         self,
         rules: Sequence[Rule],
-        save: Callable[[Sequence[Rule]], object],
+        save: Callable[[Sequence[Rule]], str],
         *,
         default: Verdict = "allow",
         on_host: bool = False,
     ) -> None:
-        """save: writes the rules to the configuration; what it raises is shown."""
+        """save: writes the rules to the configuration and returns where that is; what it raises is shown."""
         super().__init__()
         self.rules = list(rules)
         self._saved = list(rules)
@@ -230,6 +231,11 @@ class RulesScreen(ModalScreen[None]):
         event.stop()
         self.action_edit()
 
+    def on_key(self, event: events.Key) -> None:
+        """Say of a key that it is none here."""
+        if words := of_no_use(self, event):
+            self._say(words)
+
     def action_new(self) -> None:
         """Write a rule; it comes last."""
         self.app.push_screen(RuleForm({}, of_run=False), lambda made: self._put(made, len(self.rules)))
@@ -261,13 +267,13 @@ class RulesScreen(ModalScreen[None]):
     def action_save(self) -> None:
         """Write them to the configuration."""
         try:
-            self._save(self.rules)
+            where = self._save(self.rules)
         except Exception as error:
             self._say(sentence(error))
             return
         self._saved = list(self.rules)
         self._list(self._chosen or 0)
-        self._say("Saved; runs that start from now on hold to them.")
+        self._say(f"Saved in {where}; runs that start from now on hold to them.")
 
     def action_leave(self) -> None:
         """Go back; what is not saved is lost, which is said once."""

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 
 from pilotfish.agent.control.wire import State
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.link import Link
-from pilotfish.agent.tui.row_list import RowList
+from pilotfish.agent.tui.row_list import RowList, fitted
 from pilotfish.agent.tui.runs import Run
 from pilotfish.agent.tui.words import duration, number, outcome_word
 
@@ -81,7 +80,7 @@ class RunList(RowList):
             return WAITS if link.questions else phase_word(link.state)
         if run.trouble:
             return "unreadable"
-        return outcome_word(run.summary, False) if run.complete or run.summary.started else "…"
+        return outcome_word(run.summary) if run.complete or run.summary.started else "…"
 
     def draw(self, index: int, width: int, base: Style) -> list[Segment]:
         """One run."""
@@ -110,7 +109,7 @@ class RunList(RowList):
         text = shortened(what[:800], 400) or run.folder.name
         return [
             Segment(f"{status[:_STATUS]:<{_STATUS}}", style),
-            Segment(" " + set_cell_size(text, room), base),
+            Segment(" " + fitted(text, room), base),
             Segment(figures, self.styled("run--faint", base)),
         ]
 

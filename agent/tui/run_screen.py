@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,6 +14,7 @@ from textual.widgets import ContentSwitcher, Footer, Input
 
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
+from pilotfish.agent.tui.changes_view import ChangesView, may_change_files
 from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.going_on import go_on
 from pilotfish.agent.tui.link import Change, Link, may_be_played
@@ -31,16 +31,12 @@ from pilotfish.agent.tui.text import Plain, notify, sentence
 from pilotfish.agent.tui.text_view import TextView
 from pilotfish.agent.tui.words import Part, arguments_text, cost_line, duration, outcome_word, parts
 
-if TYPE_CHECKING:
-    pass
-
 _LOOK_S, _REST_S = 0.5, 2.0
 """Seconds between two looks at a log, while its run is being played and when it is not."""
 _WRITING_S = 0.15
 """Seconds between two pictures of an answer that is being written."""
 _TABS = ("Step", "Screen", "Plan", "Changes")
 _PANES = ("details", "screen", "plan", "changes")
-_TEXTS = ("details", "plan", "changes")
 
 
 class RunScreen(Looking, Steering, Searching):
@@ -83,8 +79,9 @@ class RunScreen(Looking, Steering, Searching):
             with Vertical(id="right"):
                 yield TabBar(_TABS, id="tabs")
                 with ContentSwitcher(initial="details", id="switcher"):
-                    for name in _TEXTS:
-                        yield TextView(id=name)
+                    yield TextView(id="details")
+                    yield TextView(id="plan")
+                    yield ChangesView(self.folder, id="changes")
                     yield ScreenPane(self.folder, id="screen")
         yield Plain(id="cost")
         yield PlainInput(id="entry", compact=True)
@@ -115,7 +112,7 @@ class RunScreen(Looking, Steering, Searching):
                 self.answer_questions()
         self._news.set()
         if change == "gone":
-            self.answer_questions()
+            self.unlinked()
         if change in ("state", "gone", "question"):
             self._show_state()
             self.refresh_bindings()
@@ -129,7 +126,7 @@ class RunScreen(Looking, Steering, Searching):
                 self.link = await self.interface.link(self.folder)
                 if self.live:
                     self._show_state()
-                    self.answer_questions()
+                    self.linked()
                     self.refresh_bindings()
             try:
                 news = await asyncio.to_thread(self._tail.read)
@@ -150,7 +147,6 @@ class RunScreen(Looking, Steering, Searching):
             self.model = RunModel()
         self.model.take(news.events)
         if news.warnings:
-            self.model.warnings += news.warnings
             notify(self, news.warnings[-1], severity="warning")
         was_complete, self._complete = self._complete, not news.more
         if news.events or news.again or self._complete != was_complete:
@@ -158,7 +154,9 @@ class RunScreen(Looking, Steering, Searching):
             self.refresh_bindings()
             self.show_plan()
             self.show_screen()
-            self.changes_may_be_old()
+            is_looked_at = self.query_one(TabBar).active == _PANES.index("changes")
+            if is_looked_at and may_change_files(news.events):
+                self._show_changes()
 
     # What is shown.
 
@@ -168,7 +166,7 @@ class RunScreen(Looking, Steering, Searching):
         if self.live:
             words.insert(0, WAITS if self.link and self.link.questions else phase_word(state))
         else:
-            words.insert(0, outcome_word(model, False) if self._complete else "reading the log")
+            words.insert(0, outcome_word(model) if self._complete else "reading the log")
         if state is not None:
             words += ["paused"] if state.paused and state.phase != "paused" else []
             if state.controller is not None:
@@ -242,21 +240,9 @@ class RunScreen(Looking, Steering, Searching):
         text = "\n".join(lines) or "The agent has made no plan."
         self.query_one("#plan", TextView).show([Part("", text)], keep_place=True)
 
-    def changes_may_be_old(self) -> None:
-        """Look again at what was changed, if that is being looked at."""
-        if self.query_one(TabBar).active == _PANES.index("changes"):
-            self.show_changes()
-
-    def show_changes(self) -> None:
-        """What the run changed in its workspace; found out in a thread."""
-        self.run_worker(self._changes(), group="changes", exclusive=True)
-
-    async def _changes(self) -> None:
-        view = self.query_one("#changes", TextView)
-        if view.document.rows == 0:
-            view.show([Part("", "Comparing the workspace with what it was before the run…", "faint")])
-        text = await asyncio.to_thread(changes_text, self.folder)
-        view.show([Part("", text)], keep_place=True)
+    def _show_changes(self) -> None:
+        """What the run changed in its workspace."""
+        self.query_one(ChangesView).look(self.model.events)
 
     # What the keys do.
 
@@ -278,6 +264,10 @@ class RunScreen(Looking, Steering, Searching):
         """Go to its details."""
         self.action_details()
 
+    def on_screen_pane_moved(self, event: ScreenPane.Moved) -> None:
+        """Choose another step while its screen is looked at."""
+        self.steps.action_move(event.by)
+
     def on_tab_bar_picked(self, event: TabBar.Picked) -> None:
         """Show another tab."""
         self.action_tab(event.index)
@@ -288,10 +278,10 @@ class RunScreen(Looking, Steering, Searching):
         self.query_one(ContentSwitcher).current = _PANES[index]
         self.add_class("-details")
         pane = self.query_one(f"#{_PANES[index]}")
-        if not isinstance(self.focused, Input) and pane.focusable:
+        if not isinstance(self.focused, Input):
             self.set_focus(pane)
         if _PANES[index] == "changes":
-            self.show_changes()
+            self._show_changes()
         self.look_at_screen(_PANES[index] == "screen")
 
     def action_details(self) -> None:
@@ -315,7 +305,7 @@ class RunScreen(Looking, Steering, Searching):
 
     def action_page(self) -> None:
         """Write the page that replays the run."""
-        self.run_worker(write_page(self, self.folder))
+        write_page(self, self.folder)
 
     def action_leave(self) -> None:
         """Leave the run; it goes on."""
@@ -324,18 +314,3 @@ class RunScreen(Looking, Steering, Searching):
             self.dismiss()
         else:
             self.app.exit()
-
-
-def changes_text(folder: Path) -> str:
-    """What a run changed in its workspace, or why that is not known."""
-    from pilotfish.agent.changes import Changes, diff_lines
-    from pilotfish.agent.events import read_run
-    from pilotfish.sandbox import SandboxError
-
-    try:
-        return "\n".join(diff_lines(Changes(read_run(folder)).diff(None, None), text=True))
-    except (SandboxError, LogError) as error:
-        said = str(error)
-        return said[:1].upper() + said[1:]
-    except (OSError, json.JSONDecodeError) as error:
-        return f"The workspace cannot be compared: {error}."

@@ -9,11 +9,14 @@ import io
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.message import Message
 
 from pilotfish.agent.control.wire import Screen as LiveScreen
 from pilotfish.agent.events import FRAMES, CallData, ClipData, FrameStore, LogError
@@ -45,8 +48,22 @@ class Frames:
         return self._kept[name]
 
 
-class ScreenPane(Vertical):
-    """A screen, and below it the four frames of a clip."""
+class ScreenPane(Vertical, can_focus=True):
+    """A screen, and below it the four frames of a clip. Up and down choose another step."""
+
+    class Moved(Message):
+        """Another step is wanted. by: so many rows on."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Step before", show=False),
+        Binding("down,j", "move(1)", "Next step", show=False),
+        Binding("home,g", "move(-1000000000)", "First step", show=False),
+        Binding("end,G", "move(1000000000)", "Last step", show=False),
+    ]
 
     DEFAULT_CSS = """
     ScreenPane > ScreenView { height: 3fr; }
@@ -62,22 +79,38 @@ class ScreenPane(Vertical):
         yield ScreenView()
         yield ClipView()
 
-    def show_live(self, frame: Frame | None, cursor: Point | None, action: CallData | None) -> None:
+    def action_move(self, by: int) -> None:
+        """Ask for another step."""
+        self.post_message(self.Moved(by))
+
+    def show_live(self, frame: Frame, cursor: Point | None, action: CallData | None) -> None:
         """Show the screen as it is now, with what the agent wants to do."""
+        self.workers.cancel_group(self, "frames")
         self.remove_class("with-clip")
         self.query_one(ScreenView).show(frame, cursor, action)
 
-    def show_step(self, before: ClipData | None, call: CallData | None, clip: ClipData | None) -> None:
+    def show_step(
+        self, before: ClipData | None, call: CallData | None, clip: ClipData | None, none: str
+    ) -> None:
         """Show what the agent saw before a step, with its call drawn on it, and what came of it.
 
-        before: the clip that it saw last; clip: the one that the step made.
+        before: the clip that it saw last; clip: the one that the step made. none: said where there is
+        neither.
         """
-        self.run_worker(self._show_step(before, call, clip), group="frames", exclusive=True)
+        self.run_worker(self._show_step(before, call, clip, none), group="frames", exclusive=True)
 
-    async def _show_step(self, before: ClipData | None, call: CallData | None, clip: ClipData | None) -> None:
+    async def last_of(self, clip: ClipData) -> Frame | None:
+        """The newest frame of a clip."""
+        return await self._frames.get(clip.frames[-1])
+
+    async def _show_step(
+        self, before: ClipData | None, call: CallData | None, clip: ClipData | None, none: str
+    ) -> None:
         seen = before or clip
-        frame = await self._frames.get(seen.frames[-1]) if seen is not None else None
-        self.query_one(ScreenView).show(frame, None, call if before is not None else None)
+        frame = await self.last_of(seen) if seen is not None else None
+        if seen is not None:
+            none = f"The picture {seen.frames[-1]} is missing from the run's folder, or damaged."
+        self.query_one(ScreenView).show(frame, None, call if before is not None else None, none=none)
         pictures = [await self._frames.get(name) for name in clip.frames] if clip is not None else []
         whole = [picture for picture in pictures if picture is not None]
         has_clip = clip is not None and len(whole) == len(pictures) and self.size.height >= 16

@@ -26,6 +26,7 @@ from pilotfish.agent.tui.proposal import Frame, Point, Proposal, colour_at, crop
 from pilotfish.agent.tui.terminal import Terminal, picture_widget
 from pilotfish.agent.tui.text import Plain, plain
 
+_NO_PICTURE = "There is no picture of the screen."
 _COARSE = 0xF8  # colours of half-blocks: five bits each, so that their styles are few
 
 
@@ -117,6 +118,7 @@ class ScreenView(Vertical):
         self._caption = caption
         self._terminal = terminal
         self._wanted: tuple[Frame | None, Point | None, CallData | None, Point | None] = (None,) * 4
+        self._none = _NO_PICTURE
         self._preparing = False
         self._again = False
         self.proposal: Proposal | None = None
@@ -142,12 +144,16 @@ class ScreenView(Vertical):
         cursor: Point | None = None,
         action: CallData | None = None,
         pixel: Point | None = None,
+        *,
+        none: str = _NO_PICTURE,
     ) -> None:
         """Show a frame, uint8 RGB of shape [height, width, 3], or that there is none.
 
-        cursor and pixel: places in pixels of the frame. action: a call whose effect is drawn on it.
+        cursor and pixel: places in pixels of the frame. action: a call whose effect is drawn on it. none:
+        said where there is no frame.
         """
         self._wanted = (frame, cursor, action, pixel)
+        self._none = none
         self._draw()
 
     @property
@@ -247,7 +253,7 @@ class ScreenView(Vertical):
     def _words(self) -> str:
         frame, cursor, action, _ = self._wanted
         if frame is None:
-            return "There is no picture of the screen."
+            return self._none
         said = []
         if action is not None and self.proposal is not None:
             said.append(f"Proposed: {self.proposal.words}")
@@ -255,7 +261,9 @@ class ScreenView(Vertical):
                 said[-1] += f" {colour_at(frame, self.proposal.point)}"
         place = f", cursor at ({cursor[0]}, {cursor[1]})" if cursor else ""
         said.append(f"Screen {frame.shape[1]} x {frame.shape[0]}{place}")
-        return (". " if self.terminal.pictures != "words" else ".\n").join(said) + "."
+        if self.terminal.pictures != "words":
+            return ". ".join(said) + "."
+        return ".\n".join([*said, f"No picture of it is drawn: {self.terminal.why}"]) + "."
 
 
 class PixelView(Vertical):
@@ -311,7 +319,11 @@ class Magnified(Widget):
         middle = (self._pixels.shape[0] // 2, row.shape[0] // 2)
         segments = []
         for x, (red, green, blue) in enumerate(row.tolist()):
-            ink = Color.from_rgb(0, 0, 0) if red + green + blue > 380 else Color.from_rgb(255, 255, 255)
+            light = sum(
+                share * (part / 255) ** 2.2
+                for share, part in zip((0.21, 0.72, 0.07), (red, green, blue), strict=True)
+            )
+            ink = Color.from_rgb(0, 0, 0) if light > 0.18 else Color.from_rgb(255, 255, 255)
             style = Style(color=ink, bgcolor=Color.from_rgb(red, green, blue))
             segments.append(Segment("[]" if (y, x) == middle else "  ", style))
         return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)

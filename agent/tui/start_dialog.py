@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.timer import Timer
@@ -95,9 +95,10 @@ class StartDialog(ModalScreen[Path | None]):
             yield Plain("What is to be done: the name of a task, or an instruction", classes="label")
             yield PlainInput(id="what", placeholder=_EXAMPLE, suggester=TaskNames(), compact=True)
             yield Plain(id="hint", classes="hint")
-            yield Plain("For an instruction: the folder to work in; empty is a fresh one", classes="label")
-            yield PlainInput(id="workspace", suggester=Folders(), compact=True)
-            yield Tick("a desktop to work on", id="desktop")
+            with Vertical(id="where"):  # of an instruction; a task brings its own
+                yield Plain("The folder to work in; empty is a fresh one", classes="label")
+                yield PlainInput(id="workspace", suggester=Folders(), compact=True)
+                yield Tick("a desktop to work on", id="desktop")
             yield Plain("Model: nano, a checkpoint's folder, openai:URL#NAME, solution", classes="label")
             yield PlainInput(self._settings.model, id="model", suggester=Folders(), compact=True)
             yield Tick("ask me before each call", ask, id="ask")
@@ -147,7 +148,10 @@ class StartDialog(ModalScreen[Path | None]):
         self.run_worker(self._tell(self._value("what"), self._value("model")), group="hint", exclusive=True)
 
     async def _tell(self, what: str, model: str) -> None:
+        names_task = await asyncio.to_thread(is_task, what)
         words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
+        if not self.query_one("#where").has_focus_within:  # what is being written in stays
+            self.query_one("#where").display = not names_task
         self.query_one("#hint", Plain).update(words)
 
     def words(self) -> list[str]:
@@ -157,8 +161,6 @@ class StartDialog(ModalScreen[Path | None]):
             raise StartError(f"Write what is to be done first, {_EXAMPLE}")
         words = ["run"]
         if is_task(what):
-            if workspace:
-                raise StartError("A task has a folder of its own; leave the folder empty.")
             words.append(what)
         else:
             words += ["--instruction", what]
@@ -204,7 +206,8 @@ def is_task(what: str) -> bool:
 
 def hint(what: str, settings: Settings, model: str) -> str:
     """What would be started, and what is to be known of it, in a line or two. Takes a while."""
-    from pilotfish.agent.models import shortcoming
+    from pilotfish.agent.models import check_model, shortcoming
+    from pilotfish.model.protocol import ModelError
     from pilotfish.tasks.load import find_task
     from pilotfish.tasks.reader import TaskError
 
@@ -218,7 +221,13 @@ def hint(what: str, settings: Settings, model: str) -> str:
         except TaskError as error:
             return str(error)
         said = f"A task: {shortened(task.instruction, 200)}" if task.instruction else "A task."
-    lack = shortcoming(settings.model_copy(update={"model": model or settings.model}), task)
+    chosen = settings.model_copy(update={"model": model or settings.model})
+    try:
+        check_model(chosen, task)
+    except ModelError as error:
+        lack: str | None = f"It cannot start: {error}"
+    else:
+        lack = shortcoming(chosen, task)
     if not lack:
         return said
     lack = lack.replace("give --model", "choose as the model").replace("another --model", "another model")

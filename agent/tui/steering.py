@@ -69,7 +69,7 @@ class Steering(RunBase):
 
     def action_pause(self) -> None:
         """Hold before the next step."""
-        self.do(Pause(on=True), "It will hold before its next step.")
+        self.do(Pause(on=True), "")
 
     def action_go_on(self) -> None:
         """Go on."""
@@ -106,7 +106,7 @@ class Steering(RunBase):
         if self.link is not None and self.link.controls:
             self.do(Control(take=False), "You do not control the run any more.")
         else:
-            self.do(Control(take=True), "You control the run.", take=True)
+            self.do(Control(take=True), "", take=True)
 
     def _confirmed(self, question: str, yes: str, request: Request) -> None:
         async def ask() -> None:
@@ -142,7 +142,7 @@ class Steering(RunBase):
         except ControlError as error:
             notify(self, sentence(error), severity="error")
             return False
-        quiet = isinstance(request, Decide | Pause) and not done
+        quiet = isinstance(request, Control | Decide | Pause)  # the run's line and its list show it
         if said := done or ("" if quiet else answer.note):
             notify(self, said)
         return True

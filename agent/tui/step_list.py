@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.model import Row
-from pilotfish.agent.tui.row_list import RowList
+from pilotfish.agent.tui.row_list import RowList, fitted
 from pilotfish.agent.tui.words import duration, head, mark, number
 
 _WIDE, _NARROW = 56, 26
@@ -72,13 +72,13 @@ class StepList(RowList):
     def draw(self, index: int, width: int, base: Style) -> list[Segment]:
         """One row: number, how it went, what it was, and what it cost."""
         if index == len(self._rows):
-            return [Segment(f"   … {self._live}", self.styled("step--live", base))]
+            return [Segment(fitted(f"   … {self._live}", width), self.styled("step--live", base))]
         row = self._rows[index]
         style = self._style(row, base)
         figures = _figures(row, width)
         before = f"{row.step or '':>{4 if width >= _NARROW else 3}} {mark(row)} {'  ' * row.depth}"
         before += f"[{row.lane}] " if row.lane else ""
-        text = set_cell_size(self._head(row), max(0, width - cell_len(before) - len(figures)))
+        text = fitted(self._head(row), max(0, width - cell_len(before) - len(figures)))
         faint = self.styled("step--faint", base)
         return [Segment(before, style), Segment(text, style), Segment(figures, faint)]
 

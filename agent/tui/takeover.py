@@ -22,7 +22,7 @@ from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.text import Plain, notify, sentence
 
 WAY_OUT = "ctrl+right_square_bracket"
-_YOURS = "Mouse and keyboard are yours. Ctrl+] hands them back."
+_YOURS = "Ctrl+] hands back. Mouse and keyboard are yours"
 Send = Callable[[wire.Request], Awaitable[Any]]
 _BUTTONS: dict[int, Literal["left", "middle", "right"]] = {1: "left", 2: "middle", 3: "right"}
 _KEYS = {
@@ -78,11 +78,16 @@ class TakeOver(ModalScreen[None]):
     TakeOver #note { height: 1; border: none; padding: 0 1; }
     """
 
-    def __init__(self, send: Send, frame: Frame | None = None, cursor: Point | None = None) -> None:
-        """send: passes a request on to the run; what it raises is shown."""
+    def __init__(
+        self, send: Send, frame: Frame | None = None, cursor: Point | None = None, *, waits: bool = False
+    ) -> None:
+        """send: passes a request on to the run; what it raises is shown. waits: whether a call waits for the
+        person, which is denied by this.
+        """
         super().__init__()
         self._send = send
         self._first = (frame, cursor)
+        self._waits = waits
         self._waiting: deque[wire.Input | wire.TakeOver] = deque()
         self._more = asyncio.Event()
         self._held: Literal["left", "middle", "right"] | None = None
@@ -111,6 +116,13 @@ class TakeOver(ModalScreen[None]):
     def _binding_chain(self) -> list[tuple[DOMNode, BindingsMap]]:
         """Of the keys, none is the application's own here, not the one that ends it either."""
         return [pair for pair in super()._binding_chain if pair[0] is not self.app]
+
+    @property
+    def _yours(self) -> str:
+        words = ["the waiting call is denied"] if self._waits else []
+        if self.query_one(ScreenView).terminal.pictures == "words":
+            words.append("the mouse needs a picture, which this terminal does not show")
+        return "; ".join([_YOURS, *words]) + "."
 
     @property
     def _writing(self) -> bool:
@@ -244,14 +256,14 @@ class TakeOver(ModalScreen[None]):
         note = self.query_one("#note", PlainInput)
         note.display = on
         if self._has_it:
-            self._say("Enter hands back, with this note; Escape goes on." if on else _YOURS)
+            self._say("Enter hands back, with this note; Escape goes on." if on else self._yours)
         self.set_focus(note if on else None)  # at once: what is typed next belongs there
 
     async def _take(self) -> None:
         try:
             await self._send(wire.TakeOver(on=True))
             self._has_it = True
-            self._say(_YOURS)
+            self._say(self._yours)
             while True:
                 await self._more.wait()
                 self._more.clear()

@@ -16,7 +16,7 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -37,10 +37,13 @@ _TIMEOUT = 0.5
 
 @dataclass(frozen=True)
 class Terminal:
-    """What a terminal can show, and the size of its cells in pixels."""
+    """What a terminal can show, and the size of its cells in pixels. why: why it shows words only, and the
+    mend, as the end of a sentence.
+    """
 
     pictures: Pictures
     cell: tuple[int, int] = (10, 20)
+    why: str = "it is not known whether this terminal can"
 
 
 def find_out(environ: Mapping[str, str] = os.environ) -> Terminal:
@@ -50,11 +53,15 @@ def find_out(environ: Mapping[str, str] = os.environ) -> Terminal:
     screen, which answer for themselves and pass no pictures on.
     """
     term = environ.get("TERM", "")
-    if term in _SILENT or not (sys.__stdin__ and sys.__stdout__):
+    if term in _SILENT:
+        return Terminal("words", why=f"TERM is {term!r}; set it to the kind of your terminal")
+    if not (sys.__stdin__ and sys.__stdout__):
         return Terminal("words")
     if not (sys.__stdin__.isatty() and sys.__stdout__.isatty()):
         return Terminal("words")
-    without = Terminal("words" if environ.get("NO_COLOR") else "blocks")
+    without = Terminal("blocks")
+    if environ.get("NO_COLOR"):
+        without = Terminal("words", why="NO_COLOR is set; unset it to see the screen")
     if "TMUX" in environ or "STY" in environ or term.startswith(_WITHOUT_PICTURES):
         return without
     return read_answer(_asked(sys.__stdin__.fileno(), sys.__stdout__.fileno()), without)
@@ -72,7 +79,7 @@ def read_answer(answer: str, otherwise: Terminal) -> Terminal:
         return Terminal("sixel", cell)
     if re.search(r"\x1b_Gi=1;OK\x1b\\", answer):
         return Terminal("kitty", cell)
-    return Terminal(otherwise.pictures, cell)
+    return replace(otherwise, cell=cell)
 
 
 def _asked(stdin: int, stdout: int) -> str:

@@ -8,11 +8,10 @@ Textual reads every `str` as markup: `build[a-z]*` would show as `build*`, `[/]`
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.text import Text
 from textual.app import App
 from textual.color import Color
 from textual.content import Content, Span
@@ -20,7 +19,7 @@ from textual.filter import LineFilter
 from textual.style import Style
 from textual.visual import VisualType
 from textual.widget import Widget
-from textual.widgets import Button, DataTable, OptionList, Static
+from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
 from pilotfish.agent.safetext import shortened, visible
@@ -92,15 +91,6 @@ def _width(found: list[tuple[str, bool]]) -> int:
     return sum(cell_len(piece) for piece, _ in found)
 
 
-def rich(text: str, style: str = "", *, one_line: bool = True) -> Text:
-    """The same as `plain`, as the text of Rich that a table's cells and a tree's labels take."""
-    content = plain(text, one_line=one_line)
-    shown = Text(content.plain, style=style, end="")
-    for span in content.spans:
-        shown.stylize("reverse", span.start, span.end)
-    return shown
-
-
 class Plain(Static):
     """A `Static` whose `str` is shown as it is."""
 
@@ -113,6 +103,12 @@ class Plain(Static):
 
 class PlainButton(Button):
     """A `Button` whose label is shown as it is."""
+
+    DEFAULT_CSS = """
+    PlainButton.-primary { color: white !important; }
+    PlainButton:disabled { opacity: 100% !important; text-opacity: 100% !important;
+        color: $text-disabled !important; text-style: none; }
+    """
 
     def __init__(self, label: str | Content, **options: Any) -> None:
         super().__init__(_content(label), **options)
@@ -137,41 +133,26 @@ def option(text: str | Content, name: str | None = None, *, disabled: bool = Fal
     return Option(_content(text, one_line=True), id=name, disabled=disabled)
 
 
-class PlainTable(DataTable[Any]):
-    """A `DataTable` whose `str` cells and headings are shown as they are, each on one line."""
+@runtime_checkable
+class Uncovered(Protocol):
+    """A screen that nothing may lie upon."""
 
-    def add_column(self, label: Any, **options: Any) -> Any:
-        return super().add_column(_cell(label), **options)
-
-    def add_row(self, *cells: Any, label: Any = None, **options: Any) -> Any:
-        return super().add_row(*map(_cell, cells), label=None if label is None else _cell(label), **options)
-
-    def update_cell(self, row_key: Any, column_key: Any, value: Any, **options: Any) -> None:
-        super().update_cell(row_key, column_key, _cell(value), **options)
-
-    def update_cell_at(self, coordinate: Any, value: Any, **options: Any) -> None:
-        super().update_cell_at(coordinate, _cell(value), **options)
+    def notified(self, words: str) -> None:
+        """Show a message in a place of its own."""
+        ...
 
 
 def notify(
     where: App[Any] | Widget, text: str, *, severity: Severity = "information", timeout: float = 8
 ) -> None:
-    """Show a short message for `timeout` seconds; a long one is cut with a mark."""
+    """Show a short message for `timeout` seconds; a long one is cut with a mark. A dialog that must not be
+    covered shows it itself.
+    """
     app = where if isinstance(where, App) else where.app
-    app.notify(shortened(text, 400), severity=severity, timeout=timeout, markup=False)
-
-
-def set_title(widget: Widget, title: str | None = None, subtitle: str | None = None) -> None:
-    """Write on a widget's border; None leaves what stands there."""
-    if title is not None:
-        widget.border_title = _edge(title)
-    if subtitle is not None:
-        widget.border_subtitle = _edge(subtitle)
-
-
-def set_tip(widget: Widget, text: str | None) -> None:
-    """What shows when the mouse rests on a widget."""
-    widget.tooltip = None if text is None else plain(text)
+    if isinstance(app.screen, Uncovered):
+        app.screen.notified(shortened(text, 400))
+    else:
+        app.notify(shortened(text, 400), severity=severity, timeout=timeout, markup=False)
 
 
 def sentence(error: BaseException) -> str:
@@ -203,16 +184,6 @@ def _gated(text: str) -> str:
 
 def _content(text: Any, *, one_line: bool = False) -> Content:
     return text if isinstance(text, Content) else plain(str(text), one_line=one_line)
-
-
-def _edge(text: str) -> Content:
-    return plain(text, one_line=True) if text else Content("")
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, Content):
-        return rich(value.plain)
-    return rich(value) if isinstance(value, str) else value
 
 
 def _option(one: str | Content | Option | None) -> Option | None:

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.reactive import reactive
 from textual.strip import Strip
 
 from pilotfish.agent.tui.document import LARGE, Document
-from pilotfish.agent.tui.window import Window
+from pilotfish.agent.tui.window import SCROLLING, Window
 from pilotfish.agent.tui.words import Part
 
 _KEPT = 4
@@ -35,7 +35,7 @@ class TextView(Window):
         "text--found",
     }
     DEFAULT_CSS = """
-    TextView > .text--head { text-style: bold; color: $accent; }
+    TextView > .text--head { text-style: bold; color: $text-accent; }
     TextView > .text--thinking { color: $foreground-muted; text-style: italic; }
     TextView > .text--call { color: $text-primary; }
     TextView > .text--fault { color: $text-error; }
@@ -43,14 +43,7 @@ class TextView(Window):
     TextView > .text--faint { color: $foreground-muted; }
     TextView > .text--found { text-style: reverse; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "scroll_up", "Line up", show=False),
-        Binding("down,j", "scroll_down", "Line down", show=False),
-        Binding("pageup", "page_up", "Page up", show=False),
-        Binding("pagedown,space", "page_down", "Page down", show=False),
-        Binding("home,g", "scroll_home", "To the beginning", show=False),
-        Binding("end,G", "scroll_end", "To the end", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = SCROLLING
     found: reactive[str] = reactive("")
     """Words that are marked wherever they stand."""
 

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+SCROLLING: list[BindingType] = [
+    Binding("up,k", "scroll_up", "Line up", show=False),
+    Binding("down,j", "scroll_down", "Line down", show=False),
+    Binding("pageup", "page_up", "Page up", show=False),
+    Binding("pagedown,space", "page_down", "Page down", show=False),
+    Binding("home,g", "scroll_home", "To the beginning", show=False),
+    Binding("end,G", "scroll_end", "To the end", show=False),
+]
+"""The keys of a text that is read."""
 
 
 class Window(ScrollView, can_focus=True):

@@ -87,7 +87,10 @@ def head(row: Row) -> str:
             return f"{name}: {event.instruction}" if event.instruction else name
         case log.Answered():
             calls = "; ".join(brief_call(call) for call in event.calls)
-            if (edited := _edited(row)) is not None and event.calls:
+            edited = _edited(row)
+            if any(isinstance(decided, log.Decided) and decided.verdict == "deny" for decided in row.events):
+                calls = f"denied: {calls}"
+            elif edited is not None and event.calls:
                 calls = f"edited: {brief_call(event.calls[0].model_copy(update={'arguments': edited}))}"
             return calls or event.text.strip() or "said nothing"
         case log.Told() | log.SentBack() | log.Spoken():
@@ -267,10 +270,8 @@ def text_of(row: Row) -> str:
     return "\n".join(f"{part.heading}\n{part.text}" for part in parts(row))
 
 
-def outcome_word(summary: Summary, playing: bool) -> str:
-    """How a run stands, from its log and from whether a process plays it."""
-    if playing:
-        return "running"
+def outcome_word(summary: Summary) -> str:
+    """How a run that no process plays stands, from its log."""
     ended, outcome = summary.ended, summary.outcome
     if ended is None:
         return "broken off" if summary.started else "starting"

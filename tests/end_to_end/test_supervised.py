@@ -118,7 +118,7 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     assert "command: echo 1 >> lines" in command_here("steer", str(asking), "status").out
     listed = json.loads(command_here("runs", "--record-dir", str(asking.parent), "--json").out)["runs"]
     assert [(run["id"], run["playing"]) for run in listed] == [(asking.name, True)]
-    assert f"{asking.name}  playing " in command_here("runs", "--record-dir", str(asking.parent)).out
+    assert f"{asking.name}  running " in command_here("runs", "--record-dir", str(asking.parent)).out
     assert "digest differs" in steer("approve", "--digest", "0" * 64)["error"]
     assert "ACTION is 'nod', but must be one of 'status', 'pause'," in steer("nod")["error"]
     assert steer("tell", "Hurry.")["done"]

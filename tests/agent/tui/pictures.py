@@ -43,6 +43,13 @@ async def assert_picture(pilot: Pilot[Any], name: str) -> None:
             await pilot.pause(0.2)
 
 
+async def assert_light(pilot: Pilot[Any], name: str) -> None:
+    """The same in the light theme, at 80x24 only."""
+    if pilot.app.size == (80, 24):
+        pilot.app.theme = "textual-light"
+        await assert_picture(pilot, f"{name}-light")
+
+
 def _compare(app: App[Any], name: str) -> None:
     path = FOLDER / f"{name}-{app.size.width}x{app.size.height}.svg"
     svg = drawn(app)

@@ -6,27 +6,27 @@ import json
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Button
 
 from pilotfish.agent.control.wire import AddRule, Decide, Question, call_digest
 from pilotfish.agent.tui.approval import ApprovalDialog
+from pilotfish.agent.tui.colours import Coloured
 from pilotfish.agent.tui.edit_arguments import EditArguments
 from pilotfish.agent.tui.exact_view import ExactView
 from pilotfish.agent.tui.fields import PlainArea, PlainInput
 from pilotfish.agent.tui.proposal import Frame
 from pilotfish.agent.tui.rules import RuleForm
 from pilotfish.agent.tui.terminal import Terminal
-from pilotfish.agent.tui.text import Plain
+from pilotfish.agent.tui.text import Plain, notify
 
-from .pictures import SIZES, assert_picture
+from .pictures import SIZES, assert_light, assert_picture
 from .screens import call, desktop, question, shown_text
 
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n def f():\n-    return [/]\n+    return 'b[0]'\n"
 
 
-class _App(App[None]):
+class _App(Coloured):
     def __init__(self, asked: Question, frame: Frame | None = None) -> None:
         super().__init__()
         self.terminal = Terminal("blocks")
@@ -38,10 +38,11 @@ class _App(App[None]):
     def on_mount(self) -> None:
         self.push_screen(self.dialog, self.answers.append)
 
-    async def _send(self, request: Any) -> None:
+    async def _send(self, request: Any) -> str:
         if self.refusing:
             raise ValueError(self.refusing)
         self.sent.append(request)
+        return "The rule holds for the rest of the run, and is in /c.toml for later ones."
 
     def status(self) -> str:
         return str(self.dialog.query_one(".status", Plain).content)
@@ -298,8 +299,9 @@ async def test_a_rule_can_be_written_from_the_dialog() -> None:
         form = app.screen
         assert isinstance(form, RuleForm)
         form.query_one("#pattern-command", PlainInput).value = "ls *"
-        await pilot.press("f2")
+        await pilot.press("f5")
         await _listening(pilot, app)
+        assert "and is in /c.toml for later ones" in shown_text(app)
         assert app.sent == [AddRule(rule=rule | {"command": "ls *"}, save=True)]
         app.refusing = "The file cannot be written \x1b[1m[/]."
         await pilot.press("r", "ctrl+s")
@@ -319,6 +321,38 @@ async def test_the_screen_shows_the_click_and_its_pixel() -> None:
         assert "pixel (320, 200) is #28a050" in shown_text(app)
 
 
+async def test_a_question_without_a_picture_says_so_and_takes_one_later() -> None:
+    app = _App(question(call(action="left_click", coordinate=[500, 500]), pixel=(320, 200)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await _listening(pilot, app)
+        said = " ".join(text.strip() for _, text, _ in _rows(app.dialog.query_one(ExactView)))
+        assert "pixel (320, 200), of which no picture was taken yet" in said
+        app.dialog.show_screen(desktop())
+        for _ in range(200):
+            await pilot.pause(0.05)
+            if "▀" in shown_text(app):
+                break
+        said = " ".join(text.strip() for _, text, _ in _rows(app.dialog.query_one(ExactView)))
+        assert "where the colour is #28a050" in said
+        assert "▀" in shown_text(app)
+
+
+async def test_messages_and_keys_of_no_use_are_told_beside_the_question() -> None:
+    app = _App(question(call("shell", command="ls\n" * 30)))
+    async with app.run_test(size=(40, 12), notifications=True) as pilot:
+        notify(app, "The answer before [/] was refused.", severity="error")
+        await _listening(pilot, app)
+        view = app.dialog.query_one(ExactView)
+        assert app.dialog.query_one(".notice", Plain).region.bottom <= view.region.y
+        assert "refused" in shown_text(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert view.end_seen
+        await pilot.press("z")
+        assert app.status().startswith("z does nothing here; these do: y, t, d, e, r, v")
+        assert app.answers == []
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["click", "command", "edit"])
 async def test_pictures(name: str, size: tuple[int, int]) -> None:
@@ -335,3 +369,4 @@ async def test_pictures(name: str, size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await _listening(pilot, app)
         await assert_picture(pilot, f"approval-{name}")
+        await assert_light(pilot, f"approval-{name}")

@@ -37,7 +37,7 @@ from pilotfish.agent.control.wire import Question
 from pilotfish.agent.tui import text
 from pilotfish.agent.tui.approval import ApprovalDialog
 from pilotfish.agent.tui.fields import PlainInput
-from pilotfish.agent.tui.text import Gate, Plain, PlainOptions, PlainTable
+from pilotfish.agent.tui.text import Gate, Plain, PlainOptions
 from fuzz import strings
 words = strings(60) if {hostile} else ["harmless words"] * 60
 
@@ -48,15 +48,9 @@ class Shown(App):
     def compose(self):
         yield Plain(words[0][:200])
         yield PlainOptions(*words[1:6])
-        yield PlainTable()
         yield PlainInput(words[7])
     def on_mount(self):
-        table = self.query_one(PlainTable)
-        table.add_columns(words[8], words[9])
-        for word in words[10:20]:
-            table.add_row(word, word)
         text.notify(self, words[20])
-        text.set_title(self.query_one(PlainTable), words[21], words[22])
         self.set_timer(0.5, self.ask)
     def ask(self):
         call = CallData(id="c", name=words[23], arguments=dict(enumerate_words()))
@@ -131,11 +125,11 @@ def test_only_one_module_makes_widgets_that_could_read_markup() -> None:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names = [target.attr for target in targets if isinstance(target, ast.Attribute)]
                 wrong = {"border_title", "border_subtitle", "tooltip"} & set(names)
-                assert not wrong, f"{where}: {wrong} reads markup; use set_title or set_tip"
+                assert not wrong, f"{where}: {wrong} reads markup; give it plain(...) in text.py"
 
 
 def test_every_widget_of_the_package_is_one_that_shows_text_as_it_is() -> None:
-    safe: tuple[type[Widget], ...] = (text.Plain, text.PlainButton, text.PlainOptions, text.PlainTable)
+    safe: tuple[type[Widget], ...] = (text.Plain, text.PlainButton, text.PlainOptions)
     safe += (fields.PlainInput, fields.Tick, fields.Choice)
     for module in pkgutil.iter_modules([str(PACKAGE)]):
         for value in vars(importlib.import_module(f"pilotfish.agent.tui.{module.name}")).values():

@@ -24,7 +24,7 @@ from pilotfish.agent.tui.fields import PlainArea, PlainInput
 from pilotfish.agent.tui.proposal import proposal
 from pilotfish.agent.tui.question_text import question_lines
 from pilotfish.agent.tui.terminal import Terminal
-from pilotfish.agent.tui.text import Plain, PlainOptions, PlainTable, plain
+from pilotfish.agent.tui.text import Plain, PlainOptions, plain
 from pilotfish.agent.tui.text_view import TextView
 from pilotfish.agent.tui.words import Part
 
@@ -80,7 +80,6 @@ def test_content_shows_every_character_or_spells_it_out() -> None:
         assert _is_shown(exact.plain)
         rest = "".join(char for index, char in enumerate(exact.plain) if index not in marked)
         assert rest == "".join(char for char in string if _shows_itself(char))
-        assert _is_shown(text.rich(string).plain)
         assert _is_shown(text.sentence(ValueError(string)))
 
 
@@ -88,7 +87,6 @@ class _Widgets(App[None]):
     def compose(self) -> ComposeResult:
         yield Plain()
         yield PlainOptions()
-        yield PlainTable()
         yield TextView(id="text")
         yield PlainInput()
         yield PlainArea()
@@ -98,10 +96,7 @@ async def test_every_widget_shows_every_string() -> None:
     app = _Widgets()
     async with app.run_test(size=(60, 40)) as pilot:
         await pilot.pause()
-        table = app.query_one(PlainTable)
-        table.add_columns("one", "two")
         app.query_one(PlainOptions).add_options([string[:200] for string in STRINGS])
-        table.add_rows((string[:300], 1) for string in STRINGS)
         app.query_one(TextView).show([Part(string[:60], string[:2000]) for string in STRINGS[::10]])
         static, field, area = app.query_one(Plain), app.query_one(PlainInput), app.query_one(PlainArea)
         await pilot.pause()
@@ -117,12 +112,10 @@ async def test_every_widget_shows_every_string() -> None:
             said = proposal(call(action="type", text=string), 640, 400, (1, 1))
             assert _is_shown(said.words + said.label)
         for string in STRINGS[::50]:
-            text.set_title(static, string, string)
-            text.set_tip(static, string)
             if PlainArea.can_edit(string):
                 area.text = string
                 assert area.text == string
-        for widget in (app.query_one(PlainOptions), table, app.query_one(TextView)):
+        for widget in (app.query_one(PlainOptions), app.query_one(TextView)):
             for end in range(4):
                 widget.scroll_to(y=widget.max_scroll_y * end / 3, animate=False, force=True)
                 await pilot.pause()

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from pilotfish.agent.settings import Settings
 from pilotfish.agent.tui.app import Interface
 from pilotfish.agent.tui.run_screen import RunScreen
+from pilotfish.agent.tui.start_dialog import hint
+from pilotfish.agent.tui.terminal import Terminal
 from pilotfish.agent.tui.text_view import TextView
 
 from . import made_runs
@@ -117,3 +120,67 @@ async def test_the_palette_offers_what_has_a_key_here(tmp_path: Path) -> None:
         names = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Search", "Web page", "Plan", "Quit", "Rules"} <= names
         assert not {"Stop", "Pause", "Message"} & names  # nothing plays it
+
+
+async def test_the_keys_of_a_tab_work_where_it_is_opened(tmp_path: Path) -> None:
+    made_runs.eventful(tmp_path / "run")
+    app = Interface(tmp_path, run=tmp_path / "run", terminal=Terminal("words", why="NO_COLOR is set"))
+    async with app.run_test(size=(40, 12)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.steps.count == 9)
+        await pilot.press("2")
+        await until(pilot, lambda: "No picture of it is drawn" in " ".join(shown(app).split()))
+        assert isinstance(app.screen, RunScreen)
+        steps = app.screen.steps
+        await pilot.press("home")
+        await until(pilot, lambda: steps.cursor == 0)
+        await until(pilot, lambda: "was taken before this step" in " ".join(shown(app).split()))
+        await pilot.press("down", "j")
+        await until(pilot, lambda: steps.cursor == 2)
+        await pilot.press("1", "down")
+        assert steps.cursor == 2
+        assert app.screen.query_one("#details").has_focus
+
+
+async def test_a_page_is_written_once_however_often_its_key_is_pressed(tmp_path: Path) -> None:
+    folder = made_runs.finished(tmp_path / "run")
+    app = Interface(tmp_path, run=folder)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "answered" in shown(app))
+        await pilot.press("w", "w", "w")
+        await until(pilot, lambda: "The page that replays this run" in shown(app))
+        await pilot.pause()
+        assert len(app.screen_stack) == 3
+
+
+async def test_what_a_row_has_no_room_for_ends_in_a_mark(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    made_runs.write(folder, made_runs.start(folder, "long " * 40), made_runs.step(1, "word " * 40, ""))
+    app = Interface(tmp_path)
+    async with app.run_test(size=(40, 12)) as pilot:
+        await until(pilot, lambda: "long" in shown(app))
+        assert "…" in next(line for line in shown(app).splitlines() if "broken off" in line)
+        await pilot.press("enter")
+        await until(pilot, lambda: "shell word" in shown(app))
+        assert "…" in next(line for line in shown(app).splitlines() if "shell word" in line)
+
+
+def test_what_is_typed_is_told_at_once_when_it_cannot_start() -> None:
+    settings = Settings()
+    assert "there is no model 'nanno'; the nearest is 'nano'" in hint("Mend it", settings, "nanno")
+    assert "sign-in" in hint("web/sing-in", settings, "nano")
+    assert "did you mean the task web/sign-in?" in hint("sign-in", settings, "nano")
+    assert hint("web/sign-in", settings, "solution").startswith("A task: Sign in")
+
+
+async def test_a_task_brings_its_own_folder_and_an_instruction_may_name_one(tmp_path: Path) -> None:
+    app = Interface(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "No runs yet" in shown(app))
+        await pilot.press("n")
+        await until(pilot, lambda: "The folder to work in" in shown(app))
+        await pilot.press(*"web/sign-in")
+        await until(
+            pilot, lambda: "A task: Sign in" in shown(app) and "The folder to work in" not in shown(app)
+        )
+        await pilot.press("ctrl+u", *"Do it")
+        await until(pilot, lambda: "An instruction." in shown(app) and "The folder to work in" in shown(app))

@@ -35,7 +35,7 @@ def test_rows_plan_and_cost_of_a_run() -> None:
     assert head(model.rows[2]) == "shell ls"
     assert [item.title for item in model.plan] == ["Look"]
     assert (model.cost.tokens_in, model.cost.cached, model.cost.tokens_out) == (2003, 1900, 80)
-    assert outcome_word(model, False) == "done"
+    assert outcome_word(model) == "done"
 
 
 def test_steps_that_were_undone_are_marked_and_their_plan_is_gone() -> None:

@@ -135,8 +135,10 @@ async def test_picture_of_an_empty_home(tmp_path: Path, size: tuple[int, int]) -
 async def test_picture_in_the_light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _several(Path("runs"))
-    app = Interface(Path("runs"))
+    app = Interface(Path("runs"), terminal=Terminal("blocks"))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("f2")
-        await _run(app, pilot)
-        await assert_picture(pilot, "tui-light")
+        for scene in (_home, _start, _stop, _run, _details, _screen, _search, _help):
+            await scene(app, pilot)
+            if scene not in (_home, _details):
+                await assert_picture(pilot, f"tui{scene.__name__.replace('_', '-')}-light")

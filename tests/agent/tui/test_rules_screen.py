@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from textual.app import App
 from textual.widgets import RadioSet
 
 from pilotfish.agent.policy import Rule
+from pilotfish.agent.tui.colours import Coloured
 from pilotfish.agent.tui.fields import PlainArea, PlainInput
 from pilotfish.agent.tui.rules import RuleForm, RulesScreen, WhatIf
 from pilotfish.agent.tui.text import Plain
 
-from .pictures import SIZES, assert_picture
+from .pictures import SIZES, assert_light, assert_picture
 from .screens import shown_text
 
 RULES = [
@@ -23,7 +23,7 @@ RULES = [
 ]
 
 
-class _App(App[None]):
+class _App(Coloured):
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
         super().__init__()
         self.saved: list[list[Rule]] = []
@@ -33,10 +33,11 @@ class _App(App[None]):
     def on_mount(self) -> None:
         self.push_screen(self.rules)
 
-    def _save(self, rules: Sequence[Rule]) -> None:
+    def _save(self, rules: Sequence[Rule]) -> str:
         if self.fails:
             raise OSError(self.fails)
         self.saved.append(list(rules))
+        return "/home/user/.config/pilotfish/config.toml"
 
     def said(self) -> str:
         return str(self.rules.query_one(".said", Plain).content)
@@ -121,3 +122,7 @@ async def test_pictures(size: tuple[int, int]) -> None:
         await pilot.pause()
         assert all(verdict in shown_text(app) for verdict in ("allow", "ask", "deny"))
         await assert_picture(pilot, "rule-form")
+        await assert_light(pilot, "rule-form")
+        await pilot.press("escape")
+        await pilot.pause()
+        await assert_light(pilot, "rules")

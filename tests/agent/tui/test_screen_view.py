@@ -15,7 +15,7 @@ from pilotfish.agent.tui.terminal import Terminal
 from .pictures import SIZES, assert_picture
 from .screens import call, desktop
 
-BLOCKS, WORDS = Terminal("blocks"), Terminal("words")
+BLOCKS, WORDS = Terminal("blocks"), Terminal("words", why="NO_COLOR is set; unset it")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,8 @@ async def test_words_say_it_where_nothing_can_be_drawn() -> None:
         await pilot.pause()
         said = " ".join(str(view.children[0].render()).split())
         assert said == (
-            "Proposed: left click at pixel (320, 200) #28a050. Screen 640 x 400, cursor at (100, 300)."
+            "Proposed: left click at pixel (320, 200) #28a050. Screen 640 x 400, cursor at (100, 300). "
+            "No picture of it is drawn: NO_COLOR is set; unset it."
         )
 
 

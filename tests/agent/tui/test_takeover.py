@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from textual import events
-from textual.app import App
 from textual.pilot import Pilot
 
 from pilotfish.agent.control.wire import Input, TakeOver
+from pilotfish.agent.tui.colours import Coloured
 from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.takeover import TakeOver as TakeOverScreen
@@ -17,11 +17,11 @@ from pilotfish.agent.tui.takeover import key_name
 from pilotfish.agent.tui.terminal import Terminal
 from pilotfish.tools.keys import parse_keys
 
-from .pictures import SIZES, assert_picture
+from .pictures import SIZES, assert_light, assert_picture
 from .screens import desktop, shown_text
 
 
-class _App(App[None]):
+class _App(Coloured):
     def __init__(self, refusing: str = "") -> None:
         super().__init__()
         self.terminal = Terminal("blocks")
@@ -32,10 +32,11 @@ class _App(App[None]):
     def on_mount(self) -> None:
         self.push_screen(self.taken)
 
-    async def _send(self, request: Any) -> None:
+    async def _send(self, request: Any) -> str:
         if self.refusing:
             raise ValueError(self.refusing)
         self.sent.append(request)
+        return ""
 
     def inputs(self) -> list[Input]:
         return [request for request in self.sent if isinstance(request, Input) and request.action != "move"]
@@ -177,3 +178,17 @@ async def test_pictures(size: tuple[int, int]) -> None:
             await pilot.pause(0.02)
         await _settled(pilot)
         await assert_picture(pilot, "take-over")
+        await assert_light(pilot, "take-over")
+
+
+@pytest.mark.parametrize("pictures", ["blocks", "words"])
+async def test_the_title_says_what_waits_is_denied_and_what_is_missing(pictures: Any) -> None:
+    app = _App()
+    app.terminal = Terminal(pictures, why="NO_COLOR is set")
+    app.taken = TakeOverScreen(app._send, desktop(), waits=True)
+    async with app.run_test(size=(160, 24)) as pilot:
+        await _settled(pilot)
+        title = shown_text(app).splitlines()[0]
+        assert "Ctrl+] hands back" in title
+        assert "the waiting call is denied" in title
+        assert ("the mouse needs a picture" in title) == (pictures == "words")

@@ -79,7 +79,9 @@ def test_a_terminal_that_could_print_the_question_is_not_asked(environ: dict[str
 
 
 def test_without_colour_there_are_words() -> None:
-    assert find_out({"TERM": "dumb"}) == Terminal("words")
+    assert find_out({"TERM": "dumb"}) == Terminal(
+        "words", why="TERM is 'dumb'; set it to the kind of your terminal"
+    )
     assert read_answer("\x1b[?1;2c", Terminal("words")).pictures == "words"
 
 

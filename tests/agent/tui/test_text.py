@@ -8,7 +8,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from pilotfish.agent.tui import text
-from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, PlainTable, plain
+from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, plain
 
 from .screens import shown_text
 
@@ -73,15 +73,8 @@ class _Everywhere(App[None]):
         yield Plain(self.string, id="plain")
         yield PlainButton(self.string)
         yield PlainOptions(self.string, text.option(self.string, "named"))
-        yield PlainTable()
 
     def on_mount(self) -> None:
-        table = self.query_one(PlainTable)
-        table.add_columns(self.string, "b")
-        row = table.add_row(self.string, self.string, label=self.string)
-        table.update_cell(row, next(iter(table.columns)), self.string)
-        text.set_title(self.query_one("#plain"), self.string, self.string)
-        text.set_tip(self.query_one("#plain"), self.string)
         text.notify(self, self.string)
         self.query_one("#plain", Plain).update(self.string)
 
