@@ -152,4 +152,4 @@ def test_changes_keep_to_the_budget(index: Index, folder: Path, number: int) -> 
         told = {section.path for section in after.sections if section.kind == "change"}
         assert told | set(after.stale) == {path for path in laid.files if not path.startswith('"')}
         assert not told & set(after.stale)
-        assert room or after.stale
+        assert room or after.stale or not laid.files

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pilotfish.tools.index.listing import IndexingError
 from pilotfish.tools.index.localise import measure, ours, share_among, table, text_search
 from pilotfish.tools.index.questions import Tree, masked, tree_of_package
 from pilotfish.tools.index.questions_history import trees_of_history
@@ -124,7 +125,9 @@ def test_a_text_leads_to_what_it_is_about(index: Index) -> None:
     assert found.files[0].path == "shop/money.py"
     assert found.symbols[0].qualified == "rounded_price"
     assert found == index.likely("Amounts have to be cut to whole cents")
-    assert index.likely("", 5).lines() == index.likely("zzz", 5).lines() == ["[nothing is like that]"]
+    assert index.likely("zzz", 5).lines() == ["[nothing is like that]"]
+    with pytest.raises(IndexingError, match="the text is empty; say what is to be changed"):
+        index.likely(" \n")
     assert index.likely("put \ud800 pieces", 1).symbols[0].qualified == "Basket.add_item"
     files, names = index.about("`rounded_price` puts pieces into the basket")
     assert names == ["rounded_price"]

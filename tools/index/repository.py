@@ -170,7 +170,8 @@ class Index:
         mentions, for `ranking` and `map`.
         """
         files, names = self.mentioned(text)
-        return [*files, *(one.path for one in self.likely(text, _ABOUT).files)], names
+        likely = self.likely(text, _ABOUT).files if text.strip() else ()
+        return [*files, *(one.path for one in likely)], names
 
     def mentioned(self, text: str) -> tuple[list[str], list[str]]:
         """The files and defined names that a task's text mentions, for `ranking` and `map`."""
