@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pilotfish.agent import events as log
-from pilotfish.agent.code_work import CodeWork, tests_of
+from pilotfish.agent.code_work import CodeWork, tests_of, without_traces
 from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.handback import hand_back
@@ -153,6 +153,9 @@ async def _work(
         with _removed_if_it_fails(events.folder):
             tree, notes = await asyncio.to_thread(WorkTree.begin, events.folder, repository, _goes_on(stop))
     if not (groups and log.has_ended(groups[-1])):
+        if groups:
+            store = events.folder / SNAPSHOTS
+            notes += await asyncio.to_thread(without_traces, groups[-1], tree, store)
         work = CodeWork(
             target.instruction,
             repository,

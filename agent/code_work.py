@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pilotfish.agent.code_prompt import first_prompt, objection
-from pilotfish.agent.events import Event, EventLog, Tested, Told, live, read_run
+from pilotfish.agent.events import (
+    Answered,
+    Event,
+    EventLog,
+    Intended,
+    SnapshotTaken,
+    Tested,
+    Told,
+    live,
+    read_run,
+)
 from pilotfish.agent.project_python import OwnPython, own_python
 from pilotfish.agent.project_tests import TestCommand, choose, compare, find_commands, run_tests
-from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec
+from pilotfish.sandbox import Sandbox, SandboxError, SandboxSpec, Snapshots
 from pilotfish.sandbox.repository import Repository
 from pilotfish.sandbox.worktree import WorkTree
 from pilotfish.tasks.environment import End, Grade
@@ -41,6 +51,28 @@ def tests_of(events: Sequence[Event]) -> list[Tested]:
     found = [one for one in live(events) if isinstance(one, Tested)]
     first = max((at for at, one in enumerate(found) if one.attempt == 0), default=0)
     return found[first:]
+
+
+def without_traces(events: Sequence[Event], tree: WorkTree, store: Path) -> list[str]:
+    """Take away what tests have left in the copy where the run was killed in them; sentences on what stays.
+
+    events: of the episode. store: where its snapshots are.
+    """
+    last = next(
+        (
+            one
+            for one in reversed(live(events))
+            if isinstance(one, Intended | Tested) or (isinstance(one, SnapshotTaken) and one.tests)
+        ),
+        None,
+    )
+    if not isinstance(last, SnapshotTaken):
+        return []
+    try:
+        restored = Snapshots(tree.folder, store).restore(last.snapshot)
+    except SandboxError as error:
+        return [f"What the tests left when the run was killed in them is still there: {error}"]
+    return [f"Left by the tests when the run was killed in them: {one}." for one in restored.problems[:3]]
 
 
 class CodeWork:
@@ -146,19 +178,25 @@ class CodeWork:
         """
         await box.shell.end_all()
         tree, _ = await asyncio.to_thread(self._tree.take)
-        tests = await asyncio.to_thread(lambda: tests_of(read_run(self._events.folder).events))
+        events = (await asyncio.to_thread(read_run, self._events.folder)).events
+        tests = tests_of(events)
         if tests and (again or tests[-1].tree != tree):
-            tests.append(await self._test(box, tests[-1].command, tree, len(tests)))
+            step = max(
+                (one.step for one in live(events) if isinstance(one, Answered) and not one.parent), default=1
+            )
+            tests.append(await self._test(box, tests[-1].command, tree, len(tests), step))
         return tests
 
-    async def _test(self, box: Sandbox, command: str, tree: str, attempt: int) -> Tested:
+    async def _test(self, box: Sandbox, command: str, tree: str, attempt: int, step: int = 0) -> Tested:
         """Run the tests; what they leave behind in the workspace is taken away again, also when they are
-        broken off.
+        broken off. step: after whose answer; 0 is before the first, where a run that is killed begins again.
         """
         try:
             before: str | None = await box.snapshot("before the tests were run")
         except SandboxError:
             before = None
+        if before is not None and step:
+            self._events.append(SnapshotTaken(step=step, snapshot=before, tests=True))
         try:
             tested = await run_tests(box, command, self._seconds, attempt, tree)
         finally:

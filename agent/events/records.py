@@ -198,8 +198,8 @@ class Resulted(Record):
 
 
 class SnapshotTaken(Record):
-    """The workspace was kept before a call that may write. `snapshot` is '' when that failed: `note` says
-    why.
+    """The workspace was kept before a call that may write, or before `tests`, whose traces are taken away
+    again. `snapshot` is '' when that failed: `note` says why.
     """
 
     type: Literal["snapshot_taken"] = "snapshot_taken"
@@ -209,6 +209,7 @@ class SnapshotTaken(Record):
     bytes: int = 0
     seconds: float = 0.0
     note: str = ""
+    tests: bool = False
 
 
 class Tested(Record):

@@ -196,7 +196,11 @@ def _parts(event: log.Event) -> Iterator[Part]:
             yield Part(heading, event.text, "result" if event.ok else "fault")
         case log.SnapshotTaken():
             files = f"snapshot {event.snapshot} of {counted(event.files, 'file')}, {duration(event.seconds)}"
-            yield Part("Kept before", files if event.snapshot else event.note, "faint")
+            yield Part(
+                "Kept before the tests" if event.tests else "Kept before",
+                files if event.snapshot else event.note,
+                "faint",
+            )
         case log.Planned():
             yield Part("Plan", plan_state(event.items), "faint")
         case log.Tested():

@@ -238,11 +238,9 @@ except (SandboxError, LogError) as error:
 """
 
 
-def kill_at_work(repo: Path, runs: Path) -> None:
-    """Start a run in a process of its own, and kill that while its second call runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, repo, runs, "touch started; sleep 77"], stdout=subprocess.DEVNULL
-    )
+def kill_at_work(repo: Path, runs: Path, command: str = "touch started; sleep 77") -> None:
+    """Start a run in a process of its own, and kill that once something has made `started`."""
+    process = subprocess.Popen([sys.executable, "-c", RUN, repo, runs, command], stdout=subprocess.DEVNULL)
     while process.poll() is None and not list(runs.glob("*/workspace/started")):
         time.sleep(0.02)
     process.kill()
@@ -262,6 +260,21 @@ async def test_a_run_that_is_killed_leaves_the_repository_alone_and_is_resumed(r
     assert [one["path"] for one in result["changed"]] == ["calc.py", "started", "steps"]
     assert git(repo, "show", "made:steps") == "1"
     assert git(repo, "status", "--short") == ""
+
+
+async def test_what_tests_leave_is_taken_away_where_the_run_is_killed_in_them(repo: Path) -> None:
+    slow = "from pathlib import Path\nimport time\n\nsteps = Path('steps')\n"
+    slow += "if steps.exists() and steps.read_text() == '1\\n':\n    Path('calc.py').write_text('')\n"
+    slow += "    Path('started').touch()\n    time.sleep(77)\n"
+    write(repo, {"test_slow.py": slow})
+    runs = repo.parent / "runs"
+    await asyncio.to_thread(kill_at_work, repo, runs, "true")
+    (folder,) = runs.iterdir()
+    looked = shell("ls; echo 2 > steps")
+    model = ScriptedModel([looked, mend(), DONE])
+    result = await resume_code(log.read_run(folder), Settings(record_dir=runs), model=model)
+    assert (result["end"], result["passed"], result["notes"][1:]) == ("answered", True, [])
+    assert [one["path"] for one in result["changed"]] == ["calc.py", "steps"]
 
 
 async def test_a_run_that_is_killed_while_it_copies_begins_again(repo: Path) -> None:
