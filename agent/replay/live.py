@@ -138,9 +138,9 @@ class _Guard:
         """An answer to a request that another server's name or page has led here."""
         if headers.getlist("host") not in [[host] for host in self._hosts]:
             return _refusal(421, "This server has another address; use the one that was printed.")
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
+        site = headers.get("sec-fetch-site", "none")
         opened = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # a link led to the empty page
-        if origin not in {None, *(f"http://{host}" for host in self._hosts)}:
+        if not {*headers.getlist("origin")} <= {f"http://{host}" for host in self._hosts}:
             return _refusal(403, "Pages of other servers may not ask here.")
         if site not in ("none", "same-origin") and not opened:
             return _refusal(403, "Pages of other servers may not ask here.")

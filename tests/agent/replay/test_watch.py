@@ -117,6 +117,8 @@ def test_only_its_own_page_with_its_token_is_answered(tmp_path: Path) -> None:
                 assert ask(path, host=wrong, **good) == 421
             assert ask(path, origin="http://evil.test", **good) == 403
             assert ask(path, origin="null", **good) == 403
+            two = [*good.items(), ("origin", f"http://{host}"), ("origin", "http://evil.test")]
+            assert client.get(path, headers=two).status_code == 403
             assert ask(path, **{"sec-fetch-site": "cross-site"}, **good) == 403
             assert ask(path, **{"sec-fetch-site": "same-origin"}, origin=f"http://{host}", **good) == 200
             assert client.post(path, headers=good).status_code == 405
