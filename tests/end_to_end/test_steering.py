@@ -72,7 +72,7 @@ async def test_what_a_person_approves_is_what_runs(
     shell_task: Task, open_episode: Open, tmp_path: Path
 ) -> None:
     commands = ["echo a > a", "echo b > b", "echo c > c", "echo d >> d; true", "echo d >> d; true"]
-    script = [shell(command, f"c{n}") for n, command in enumerate(commands)]
+    script = [shell(command, id=f"c{n}") for n, command in enumerate(commands)]
     seen: list[Question] = []
 
     async def person(client: RunClient) -> None:
