@@ -88,7 +88,11 @@ class EventLog:
         return False
 
     def _write(self, data: bytes) -> None:
-        size = os.fstat(self._fd).st_size
+        about = os.fstat(self._fd)
+        size = about.st_size
+        # Some file systems count no links, so the path is asked too.
+        if not about.st_nlink and not self.path.exists():
+            raise LogError(f"The log {self.path} was removed while the run was played; start the run anew.")
         try:
             view = memoryview(data)
             while view:

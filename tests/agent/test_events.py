@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -225,6 +226,18 @@ with EventLog(Path(sys.argv[1])) as log:
         log.append(Told(step=n, text="x" * 200))
         print(n, flush=True)
 """
+
+
+def test_a_log_that_is_removed_is_written_no_more(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    with EventLog(folder) as events:
+        events.append(started(folder))
+        (tmp_path / "runs").rename(tmp_path / "moved")
+        events.append(Told(step=1, text="moved"))
+        shutil.rmtree(tmp_path / "moved")
+        with pytest.raises(LogError, match=r"events\.jsonl was removed while the run was played; start"):
+            events.append(Told(step=2, text="removed"))
+    assert not folder.exists()
 
 
 def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
