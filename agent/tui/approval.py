@@ -16,7 +16,7 @@ from textual.widgets import Button, Input
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.safetext import counted, shortened
-from pilotfish.agent.tui.dialogs import of_no_use
+from pilotfish.agent.tui.dialogs import Help, of_no_use
 from pilotfish.agent.tui.edit_arguments import EditArguments
 from pilotfish.agent.tui.exact_view import ExactView
 from pilotfish.agent.tui.fields import PlainInput
@@ -31,6 +31,8 @@ something else.
 """
 NOTICE_S = 8.0
 _ON_SCREEN = ("computer", "browser")
+_LABELS = (("once", "Once y", "Approve once y"), ("task", "Task t", "Approve for this task t"))
+"""Of the buttons that approve: where there is little room, and elsewhere."""
 Send = Callable[[wire.Request], Awaitable[str]]
 
 
@@ -59,6 +61,10 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     ApprovalDialog.picture-only #picture { display: block; }
     ApprovalDialog.picture-only ExactView { display: none; }
     """
+    EXPLANATION = (
+        "A call that the agent wants to make, exactly as it would run; it waits until you answer. For this "
+        "task: it and all that the lines at the end allow run without another question."
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "approve('once')", "Approve once"),
         Binding("t", "approve('task')", "Approve for this task"),
@@ -66,6 +72,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         Binding("e", "edit", "Edit the arguments"),
         Binding("r", "rule", "Add a rule"),
         Binding("v", "picture", "See the screen large"),
+        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "later", "Answer later"),
     ]
 
@@ -142,6 +149,8 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         width, height = self.size
         self.set_class(width >= 100, "wide")
         self.set_class(width < 46, "narrow")
+        for name, short, long in _LABELS:
+            self.query_one(f"#{name}", PlainButton).label = long if width >= 80 else short
         self.set_class((width < 100 and height < 20) or self._frame is None, "small")
 
     def notified(self, words: str) -> None:
@@ -237,6 +246,10 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         from pilotfish.agent.tui.rules import RuleForm  # it shows calls as this dialog does
 
         self.app.push_screen(RuleForm(self.question.rule or {"tool": self._call.name}), self._take_rule)
+
+    def action_help(self) -> None:
+        """What the keys do."""
+        self.app.push_screen(Help(self), lambda _: self._be_deaf())
 
     def action_picture(self) -> None:
         """Change between text and picture where both have no room."""

@@ -101,6 +101,7 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
             for name, value in arguments.items():
                 raw = isinstance(value, str) and PlainArea.can_edit(value)
                 area = PlainArea(value if raw else _json(value, None), classes="raw" if raw else "json")
+                area.move_cursor(area.document.end)
                 made += [Plain(label(name, "text" if raw else "JSON")), area]
         fields = self.query_one("#fields", VerticalScroll)
         with self.app.batch_update():

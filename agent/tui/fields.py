@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Checkbox, Input, RadioButton, TextArea
+from textual.widgets import Checkbox, Input, RadioButton, RadioSet, TextArea
 
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.text import plain
@@ -116,3 +117,26 @@ class Choice(RadioButton):
     @property
     def _button(self) -> Content:
         return Content(f"({'o' if self.value else ' '})")
+
+
+class Choices(RadioSet):
+    """`Choice`s of which the arrow keys choose one: what they lead to holds, without another key."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,right", "go(1)", "Next", show=False),
+        Binding("up,left", "go(-1)", "Before", show=False),
+    ]
+
+    def on_focus(self) -> None:
+        """Begin at the one that is chosen, which Enter and Space then leave chosen."""
+        self._selected = max(0, self.pressed_index)
+
+    def action_go(self, by: int) -> None:
+        """Choose the one after that which is chosen, or before it; round at the ends."""
+        buttons = list(self.query(Choice))
+        chosen = (max(0, self.pressed_index) + by) % len(buttons)
+        # At once, for keys may come faster than the messages by which the buttons agree with each other.
+        with self.prevent(RadioButton.Changed):
+            for index, button in enumerate(buttons):
+                button.value = index == chosen
+        self._pressed_button, self._selected = buttons[chosen], chosen

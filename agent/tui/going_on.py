@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped or broken off."""
+"""Resuming a run that was stopped or broken off."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pilotfish.agent.tui.text import notify, sentence
 
 
 async def go_on(widget: Widget, folder: Path) -> bool:
-    """Start a process that goes on with a run, and tell when that cannot be; whether it could."""
-    notify(widget, f"Going on with {folder.name}…", timeout=3)
+    """Start a process that resumes a run, and tell when that cannot be; whether it could."""
+    notify(widget, f"Resuming {folder.name}…", timeout=3)
     try:
         await start_supervised(["resume", str(folder)])
     except (StartError, OSError) as error:

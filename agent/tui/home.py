@@ -44,9 +44,9 @@ class Home(Screen[None]):
         Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
         Binding("question_mark", "app.help", "Help", key_display="?"),
         Binding("enter", "open", "Open"),
-        Binding("n", "new", "New task", tooltip="Start a task"),
-        Binding("r", "resume", "Resume", tooltip="Go on with a run that was stopped or broken off"),
-        Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
+        Binding("n", "new", "New task", tooltip="Start a new task"),
+        Binding("r", "resume", "Resume", tooltip="Resume a run that was stopped or broken off"),
+        Binding("w", "page", "Replay page", tooltip="Write the replay page of the run, for a browser"),
         Binding("x", "stop", "Stop", tooltip="Stop the run in order"),
     ]
 

@@ -1,4 +1,4 @@
-"""Writing the page that replays a run, from the interface."""
+"""Writing the replay page of a run, from the interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUP = "replay page"
 def write_page(screen: Screen[Any], folder: Path) -> None:
     """Write the page of a run, say where it is, and open it where there is a browser to do that."""
     if any(worker.group == _GROUP and not worker.is_finished for worker in screen.workers):
-        notify(screen, "The page is being written already.", timeout=2)
+        notify(screen, "The replay page is being written already.", timeout=2)
     else:
         screen.run_worker(_write(screen, folder), group=_GROUP)
 
@@ -30,14 +30,14 @@ def write_page(screen: Screen[Any], folder: Path) -> None:
 async def _write(screen: Screen[Any], folder: Path) -> None:
     from pilotfish.agent.replay import write_replay
 
-    notify(screen, "Writing the page…", timeout=2)
+    notify(screen, "Writing the replay page…", timeout=2)
     try:
         path = await asyncio.to_thread(lambda: write_replay(read_run(folder)))
     except LogError as error:
         notify(screen, sentence(error), severity="error")
         return
     said = "Your browser is asked to open it" if _opened(path) else "Open it in a browser"
-    where = Part("The page that replays this run", str(path.absolute()))
+    where = Part("The replay page of this run", str(path.absolute()))
     screen.app.push_screen(Reader([where, Part("", f"{said}; it needs no network.")]))
 
 

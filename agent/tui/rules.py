@@ -12,14 +12,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Button, OptionList, RadioSet
+from textual.widgets import Button, OptionList
 
 from pilotfish.agent.control import wire
 from pilotfish.agent.events import CallData
 from pilotfish.agent.policy import Policy, Rule, Verdict, spelt
 from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.dialogs import of_no_use
-from pilotfish.agent.tui.fields import Choice, PlainArea, PlainInput, label
+from pilotfish.agent.tui.fields import Choice, Choices, PlainArea, PlainInput, label
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
 
@@ -76,7 +76,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
         with Vertical():
             yield Plain("A rule. It holds for calls that fit all its patterns; * and ? stand for anything.")
             with VerticalScroll():
-                with RadioSet():
+                with Choices():
                     for verdict in VERDICTS:
                         yield Choice(verdict, verdict == self._rule.get("verdict", "allow"))
                 for name in PATTERNS:
@@ -93,7 +93,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
 
     def on_mount(self) -> None:
         """Begin with the verdict."""
-        self.query_one(RadioSet).focus()
+        self.query_one(Choices).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The same as the keys."""
@@ -106,7 +106,7 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
     @in_turn
     def action_keep(self, save: bool) -> None:
         """Return the rule, if it is one."""
-        given: dict[str, Any] = {"verdict": VERDICTS[max(0, self.query_one(RadioSet).pressed_index)]}
+        given: dict[str, Any] = {"verdict": VERDICTS[max(0, self.query_one(Choices).pressed_index)]}
         for name in PATTERNS:
             text = self.query_one(f"#pattern-{name}", PlainInput).value
             if text:

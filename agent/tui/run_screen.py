@@ -14,6 +14,7 @@ from textual.widgets import ContentSwitcher, Footer, Input
 
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
+from pilotfish.agent.safetext import counted
 from pilotfish.agent.tui.changes_view import ChangesView, may_change_files
 from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.going_on import go_on
@@ -59,8 +60,8 @@ class RunScreen(Looking, Steering, Searching):
         Binding("slash", "search", "Search", key_display="/", tooltip="Search all that the log has"),
         Binding("n", "found(1)", "Next match", show=False),
         Binding("N", "found(-1)", "Match before", show=False),
-        Binding("w", "page", "Web page", tooltip="Write the page that replays the run in a browser"),
-        Binding("r", "resume", "Resume", tooltip="Go on with a run that was stopped or broken off"),
+        Binding("w", "page", "Replay page", tooltip="Write the replay page of the run, for a browser"),
+        Binding("r", "resume", "Resume", tooltip="Resume a run that was stopped or broken off"),
         Binding("escape", "back", "Back", show=False),
     ]
 
@@ -172,7 +173,7 @@ class RunScreen(Looking, Steering, Searching):
             if state.controller is not None:
                 words.append("you control it" if self.link and self.link.controls else "another controls it")
             words += [f"{state.clients} watch"] if state.clients > 1 else []
-            words += [f"{state.messages} unread"] if state.messages else []
+            words += [f"{counted(state.messages, 'message')} unread"] if state.messages else []
             words += [state.note] if state.note else []
         words.append(model.task)
         self.query_one("#top", Plain).update(" " + "   ".join(filter(None, words)), layout=False)

@@ -20,7 +20,7 @@ class Searching(RunBase):
 
     def action_search(self) -> None:
         """Ask for words."""
-        self.open_entry("search", "Search the whole log; n and N go on and back")
+        self.open_entry("search", "Search: then n is the next match, N the one before")
 
     def search(self, words: str) -> None:
         """Find the rows that have some words in them; '' ends the search."""
@@ -35,7 +35,7 @@ class Searching(RunBase):
         if not self._matches:
             notify(self, f"Nothing in this run has “{words}”.", severity="warning")
             return
-        notify(self, f"{counted(len(self._matches), 'row')} with “{words}”; n goes on.", timeout=3)
+        notify(self, f"{counted(len(self._matches), 'row')} with “{words}”; n is the next.", timeout=3)
         here = self.steps.cursor
         self._go(next((index for index in self._matches if index >= here), self._matches[0]))
 

@@ -149,9 +149,9 @@ class StartDialog(ModalScreen[Path | None]):
 
     async def _tell(self, what: str, model: str) -> None:
         names_task = await asyncio.to_thread(is_task, what)
-        words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
         if not self.query_one("#where").has_focus_within:  # what is being written in stays
             self.query_one("#where").display = not names_task
+        words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
         self.query_one("#hint", Plain).update(words)
 
     def words(self) -> list[str]:
@@ -219,7 +219,8 @@ def hint(what: str, settings: Settings, model: str) -> str:
         try:
             task = find_task(what)
         except TaskError as error:
-            return str(error)
+            begun = next((name for name in task_names() if name.startswith(what)), None)
+            return f"The right arrow key completes it to {begun}." if begun else str(error)
         said = f"A task: {shortened(task.instruction, 200)}" if task.instruction else "A task."
     chosen = settings.model_copy(update={"model": model or settings.model})
     try:

@@ -19,14 +19,14 @@ STEERING: list[BindingType] = [
     Binding("p", "pause", "Pause", tooltip="Hold before the next step"),
     Binding("p", "go_on", "Go on", tooltip="Let a paused run go on"),
     Binding("s", "single", "One step", tooltip="Take one step and hold again"),
+    Binding("x", "stop", "Stop", tooltip="Stop the run in order; it can be resumed"),
     Binding(
-        "b", "step_back", "Step back", tooltip="Go back to before the chosen step: screen, files, memory"
+        "b", "step_back", "Step back", tooltip="Step back to before the chosen step: screen, files, memory"
     ),
     Binding(
         "c", "control", "Take control", show=False, tooltip="Take the control of the run, or give it back"
     ),
     Binding("o", "take_over", "Take over", tooltip="Use mouse and keyboard of the sandbox yourself"),
-    Binding("x", "stop", "Stop", tooltip="Stop the run in order; it can be resumed"),
 ]
 
 
@@ -50,6 +50,8 @@ class Steering(RunBase):
                 return state is not None and state.can_step_back
             case "take_over":
                 return state is not None and state.can_take_over
+            case "search":
+                return not self.writes  # the key is then a letter of what is written
             case "resume":
                 ended = self.model.ended
                 return not self.live and not (ended is not None and ended.status == "finished")
@@ -58,7 +60,7 @@ class Steering(RunBase):
 
     def action_message(self) -> None:
         """Write a message to the agent."""
-        self.open_entry("message", "A message to the agent; Enter sends it")
+        self.open_entry("message", "Message: Enter sends it, Escape drops it")
 
     def send(self, text: str) -> None:
         """Send a message to the agent."""
@@ -92,14 +94,14 @@ class Steering(RunBase):
             )
         if row is None or not row.step or row.undone or row.depth:
             notify(
-                self, "Choose a step of the list first; the run goes back to before it.", severity="warning"
+                self, "Choose a step of the list first; the run steps back to before it.", severity="warning"
             )
             return
         question = (
-            f"Go back to before step {row.step}? The screen, the files and what the agent remembers become "
+            f"Step back to before step {row.step}? The screen, the files and what the agent remembers become "
             "what they were then; the run is paused."
         )
-        self._confirmed(question, "Go back", StepBack(step=row.step))
+        self._confirmed(question, "Step back", StepBack(step=row.step))
 
     def action_control(self) -> None:
         """Take the control of the run, or give it back."""

@@ -99,7 +99,7 @@ class TakeOver(ModalScreen[None]):
             yield Plain("Taking mouse and keyboard …", classes="title")
             yield ScreenView(caption=False)
             yield PlainInput(
-                id="note", placeholder="Note for the agent. Enter: hand back, Esc: go on, ^]: type ^] there"
+                id="note", placeholder="Note for the agent. Enter: hand back, Esc: not yet, ^]: type ^] there"
             )
 
     def on_mount(self) -> None:

@@ -111,15 +111,15 @@ def head(row: Row) -> str:
         case log.TookOver():
             return "you took mouse and keyboard"
         case log.GaveBack():
-            return "you gave mouse and keyboard back"
+            return "you handed mouse and keyboard back"
         case log.RuleAdded():
             return f"you added a rule: {json.dumps(event.rule, ensure_ascii=False)}"
         case log.Resumed():
-            return f"gone on with{': ' + event.note if event.note else ''}"
+            return f"resumed{': ' + event.note if event.note else ''}"
         case log.EpisodeEnded():
             return f"{event.end}, {verdict(event.passed)}{'. ' + event.reason if event.reason else ''}"
         case log.RunEnded():
-            return f"the run {event.status}{': ' + event.reason if event.reason else ''}"
+            return f"the run {_ended(event)}{': ' + event.reason if event.reason else ''}"
         case log.HandedBack():
             return f"handed back {counted(len(event.changed), 'changed file')} as {event.patch}"
         case _:
@@ -132,6 +132,17 @@ def _edited(row: Row) -> dict[str, Any] | None:
     return next((event.arguments for event in decided if event.arguments is not None), None)
 
 
+def _ended(event: log.RunEnded) -> str:
+    """How a run ended, in the word that the list of runs has for it."""
+    return {"interrupted": "was stopped"}.get(event.status, event.status)
+
+
+def _waits(row: Row) -> bool:
+    """Whether a call of it waits for a person still."""
+    said = [event for event in row.events if isinstance(event, log.Asked | log.Decided)]
+    return bool(said) and isinstance(said[-1], log.Asked) and not row.undone
+
+
 def mark(row: Row) -> str:
     """One character that tells how a row went: it is no colour's alone to say so."""
     match row.kind:
@@ -142,7 +153,7 @@ def mark(row: Row) -> str:
             if row.answer is not None and not row.answer.kept:
                 return "~"
             if not results:
-                return "?" if any(isinstance(event, log.Asked) for event in row.events) else "."
+                return "?" if _waits(row) else "."
             return "+" if all(result.ok for result in results[:1]) else "!"
         case "you" | "mark":
             return "@"
@@ -215,7 +226,7 @@ def _parts(event: log.Event) -> Iterator[Part]:
         case log.Spoken():
             yield Part("You", event.text, "person")
         case log.GaveBack():
-            yield Part(f"You gave back after {counted(event.inputs, 'input')}", event.text, "person")
+            yield Part(f"You handed back after {counted(event.inputs, 'input')}", event.text, "person")
         case log.SteppedBack():
             yield Part(
                 f"You {'stepped' if event.over else 'go'} back to before step {event.to}",
@@ -228,7 +239,7 @@ def _parts(event: log.Event) -> Iterator[Part]:
             yield Part("Answer", event.answer)
             yield Part("Took", f"{counted(event.steps, 'step')}, {duration(event.seconds)}", "faint")
         case log.RunEnded():
-            yield Part(f"The run {event.status}", event.reason)
+            yield Part(f"The run {_ended(event)}", event.reason)
         case log.HandedBack():
             changed = [" ".join(filter(None, one)) for one in event.changed]
             yield Part(

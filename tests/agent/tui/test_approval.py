@@ -349,7 +349,7 @@ async def test_messages_and_keys_of_no_use_are_told_beside_the_question() -> Non
         await pilot.pause()
         assert view.end_seen
         await pilot.press("z")
-        assert app.status().startswith("z does nothing here; these do: y, t, d, e, r, v")
+        assert app.status().startswith("z does nothing here; these do: y, t, d, e, r, v, ?")
         assert app.answers == []
 
 

@@ -118,7 +118,7 @@ async def test_the_palette_offers_what_has_a_key_here(tmp_path: Path) -> None:
         await pilot.press("enter", "enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         names = {command.title for command in app.get_system_commands(app.screen)}
-        assert {"Search", "Web page", "Plan", "Quit", "Rules"} <= names
+        assert {"Search", "Replay page", "Plan", "Quit", "Rules"} <= names
         assert not {"Stop", "Pause", "Message"} & names  # nothing plays it
 
 
@@ -147,7 +147,7 @@ async def test_a_page_is_written_once_however_often_its_key_is_pressed(tmp_path:
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "answered" in shown(app))
         await pilot.press("w", "w", "w")
-        await until(pilot, lambda: "The page that replays this run" in shown(app))
+        await until(pilot, lambda: "The replay page of this run" in shown(app))
         await pilot.pause()
         assert len(app.screen_stack) == 3
 

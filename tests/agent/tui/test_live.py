@@ -37,7 +37,7 @@ async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path
         await pilot.press("2")
         await until(pilot, lambda: "Proposed: type marina" in shown(app))
         await pilot.press("m", *"Hurry", "enter")
-        await until(pilot, lambda: "1 unread" in shown(app))
+        await until(pilot, lambda: "1 message unread" in shown(app))
         await pilot.press("m")
         run._later = None  # as if it came only now: what is being written answers nothing
         run.answer_questions()

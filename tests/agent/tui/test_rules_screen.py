@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from textual.widgets import RadioSet
 
 from pilotfish.agent.policy import Rule
 from pilotfish.agent.tui.colours import Coloured
@@ -75,7 +74,7 @@ async def test_a_rule_is_written_and_edited_in_a_form() -> None:
         await pilot.press("n")
         form = app.screen
         assert isinstance(form, RuleForm)
-        form.query_one(RadioSet).query("RadioButton")[2].toggle()  # type: ignore[attr-defined]
+        await pilot.press("right", "left", "right", "right")  # what the arrows lead to is chosen by that
         form.query_one("#pattern-tool", PlainInput).value = "browser"
         form.query_one("#pattern-network", PlainInput).value = "*.example.org"
         await pilot.press("ctrl+s")
