@@ -60,7 +60,7 @@ class Judgement:
     why: str
 
 
-_DEFAULTS = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
+_DEFAULTS = {"allow": "allowed", "ask": "asked about", "deny": "denied (default_verdict)"}
 
 
 class Policy:
@@ -104,9 +104,7 @@ class Policy:
             return Judgement("allow", f"rules allow it: {'; '.join(map(spelt, allowing))}")
         if self._on_host and self.default == "allow" and _acts_on_screen(call):
             return Judgement("ask", "it acts on your own desktop, and no rule allows it")
-        return Judgement(
-            self.default, f"no rule names it, and such calls are {_DEFAULTS[self.default]} (default_verdict)"
-        )
+        return Judgement(self.default, f"no rule names it, and such calls are {_DEFAULTS[self.default]}")
 
 
 def spelt(rule: Rule) -> str:

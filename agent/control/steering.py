@@ -28,8 +28,9 @@ from pilotfish.agent.control.wire import (
     State,
     call_digest,
 )
-from pilotfish.agent.policy import Policy, Rule
+from pilotfish.agent.policy import Policy, Rule, spelt
 from pilotfish.agent.rule_file import RuleFileError, save_rule, what_is_wrong
+from pilotfish.agent.safetext import shortened
 from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import ProgressChunk
 
@@ -287,10 +288,10 @@ class Steering:
             checked = Rule(**rule)
         except (ValidationError, TypeError) as error:
             raise Refusal(f"The rule does not fit: {what_is_wrong(error)}.") from None
-        note = "The rule holds for the rest of the run"
+        note = f"Holds for the rest of the run: {checked.verdict} {shortened(spelt(checked), 200)}"
         if save:
             try:
-                note += f", and is in {save_rule(checked)} for later ones"
+                note += f"; saved in {save_rule(checked)} for later ones"
             except RuleFileError as error:
                 raise Refusal(str(error)) from None
         self._record(log.RuleAdded(rule=checked.model_dump(exclude_defaults=True), saved=save))

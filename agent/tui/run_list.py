@@ -19,7 +19,7 @@ from pilotfish.agent.tui.words import duration, number, outcome_word
 
 WAITS = "WAITS FOR YOU"
 _STATUS = 13
-_WIDE, _MIDDLE = 96, 60
+_WIDE, _MIDDLE = 104, 68
 _PHASES = {
     "starting": "starting",
     "reading": "reading",
@@ -120,8 +120,9 @@ def _figures(run: Run, width: int, now: float | None) -> str:
     if width < _MIDDLE or not summary.began:
         return ""
     seconds = (now or summary.last) - summary.began
-    steps = f"{summary.step} st" if summary.episodes < 2 else f"{summary.episodes} ep"
-    figures = f" {steps:>7} {duration(seconds):>7} {number(summary.cost.tokens_out):>5}t"
+    count, what = (summary.step, "step") if summary.episodes < 2 else (summary.episodes, "episode")
+    steps = f"{number(count)} {what}{'' if count == 1 else 's'}"
+    figures = f" {steps:>13} {duration(seconds):>7} {number(summary.cost.tokens_out):>5} out"
     if width < _WIDE:
         return figures
     cost = summary.cost

@@ -100,12 +100,14 @@ class StartDialog(ModalScreen[Path | None]):
                 yield PlainInput(id="workspace", suggester=Folders(), compact=True)
                 yield Tick("a desktop to work on", id="desktop")
             yield Plain("Model: nano, a checkpoint's folder, openai:URL#NAME, solution", classes="label")
-            yield PlainInput(self._settings.model, id="model", suggester=Folders(), compact=True)
+            yield PlainInput(
+                self._settings.model, id="model", suggester=Folders(), compact=True, select_on_focus=True
+            )
             yield Tick("ask me before each call", ask, id="ask")
             yield Plain(id="error")
             with Horizontal(classes="buttons"):
-                yield PlainButton("Start (^s)", id="start", variant="success", compact=True)
-                yield PlainButton("Cancel (Esc)", id="cancel", compact=True)
+                yield PlainButton("Start ^s", id="start", variant="success", compact=True)
+                yield PlainButton("Cancel Esc", id="cancel", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -153,6 +155,8 @@ class StartDialog(ModalScreen[Path | None]):
             self.query_one("#where").display = not names_task
         words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
         self.query_one("#hint", Plain).update(words)
+        if self.focused is not None:  # which the longer hint may have moved out of sight
+            self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def words(self) -> list[str]:
         """The command line that the fields make. Raises `StartError` where something is missing."""
@@ -183,6 +187,7 @@ class StartDialog(ModalScreen[Path | None]):
         except (StartError, OSError) as failure:
             error.add_class("failed")
             error.update(sentence(failure))
+            self.query_one("#hint", Plain).update("")  # which may say the same
             self.call_after_refresh(error.scroll_visible)
         else:
             self.dismiss(folder)

@@ -8,11 +8,12 @@ Textual reads every `str` as markup: `build[a-z]*` would show as `build*`, `[/]`
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.app import App
+from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.content import Content, Span
 from textual.filter import LineFilter
@@ -102,8 +103,9 @@ class Plain(Static):
 
 
 class PlainButton(Button):
-    """A `Button` whose label is shown as it is."""
+    """A `Button` whose label is shown as it is; Space presses it too."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("space", "press", "Press", show=False)]
     DEFAULT_CSS = """
     PlainButton.-primary { color: white !important; }
     PlainButton:disabled { opacity: 100% !important; text-opacity: 100% !important;

@@ -107,7 +107,7 @@ async def test_what_a_person_approves_is_what_runs(
         '[the user changed this call before it ran; what ran: shell {"command": "echo C > c"}]\n'
     )
     assert [question.step for question in seen] == [1, 2, 3, 4]
-    assert seen[0].why == "no rule names it, and such calls are asked about (default_verdict)"
+    assert seen[0].why == "no rule names it, and such calls are asked about"
     assert seen[0].rule == {"verdict": "allow", "tool": "shell", "command": "echo a > a"}
     assert seen[0].run_warning == "!"
     events = read_run(tmp_path / "run").events

@@ -42,7 +42,7 @@ class _App(Coloured):
         if self.refusing:
             raise ValueError(self.refusing)
         self.sent.append(request)
-        return "The rule holds for the rest of the run, and is in /c.toml for later ones."
+        return 'Holds for the rest of the run: allow tool = "shell"; saved in /c.toml for later ones.'
 
     def status(self) -> str:
         return str(self.dialog.query_one(".status", Plain).content)
@@ -301,7 +301,7 @@ async def test_a_rule_can_be_written_from_the_dialog() -> None:
         form.query_one("#pattern-command", PlainInput).value = "ls *"
         await pilot.press("f5")
         await _listening(pilot, app)
-        assert "and is in /c.toml for later ones" in shown_text(app)
+        assert "saved in /c.toml for later ones" in " ".join(shown_text(app).split())
         assert app.sent == [AddRule(rule=rule | {"command": "ls *"}, save=True)]
         app.refusing = "The file cannot be written \x1b[1m[/]."
         await pilot.press("r", "ctrl+s")
