@@ -170,14 +170,12 @@ async def _navigate(args: BrowserArgs, tabs: Tabs) -> str:
         going = page.go_forward(timeout=limit_ms, wait_until="domcontentloaded")
     else:
         going = go(page, args.url or "", limit_ms, "domcontentloaded")
-    before = page.url
-    tabs.browser.downloads.changed.clear()
+    before, begun = page.url, tabs.browser.downloads.begun
     try:
         response = await tabs.bounded(going, _LOAD_S)
     except PAGE_ERRORS as error:
         if "Download is starting" in str(error):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(tabs.browser.downloads.changed.wait(), _ACT_S)
+            await _begun_since(tabs.browser.downloads, begun)
             return "ok; the address is a file, which is saved"
         if "Timeout" in str(error):
             raise TimeoutError from None
@@ -313,6 +311,15 @@ async def _answer(args: BrowserArgs, tabs: Tabs) -> str:
     await tabs.bounded(answering)
     await asyncio.sleep(_STARTED_S)
     return "ok"
+
+
+async def _begun_since(downloads: Downloads, begun: int) -> None:
+    """Wait until more than `begun` downloads have begun; those before may change meanwhile."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ACT_S):
+            while downloads.begun <= begun:
+                downloads.changed.clear()
+                await downloads.changed.wait()
 
 
 async def _downloads(args: BrowserArgs, tabs: Tabs) -> str:

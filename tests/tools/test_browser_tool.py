@@ -213,6 +213,7 @@ async def test_downloads(desk: Desk) -> None:
     await desk.ok("navigate", url=SITE)
     for name in ("Report", "Report", "Evil", "Program"):
         await desk.click(name)
+    await desk.ok("downloads", timeout=10)
     said = await desk.ok("navigate", url=f"{SITE}/report.csv")
     assert said == "ok; the address is a file, which is saved\n[saving 'report.csv': see downloads]"
     said = await desk.ok("downloads", timeout=10)
