@@ -36,7 +36,8 @@ from pilotfish.tasks.environments import environment_for, skip_reason
 from pilotfish.tasks.explain import nearest
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.load import list_suites, load_suite
-from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, SUITE, check_name, miniwob_task
+from pilotfish.tasks.miniwob_names import FIRST_MEASURED_SEED, SUITE, check_name
+from pilotfish.tasks.miniwob_tasks import miniwob_task
 from pilotfish.tasks.reader import TaskError
 
 Progress = Callable[[int, str], None]

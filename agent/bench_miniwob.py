@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pilotfish.tasks.miniwob_names import HELD_OUT, MINIWOB_TASKS
 from pilotfish.tasks.miniwob_published import Published, read_published
-from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
 
 GOOD = 0.9
 """Success from which on a task counts as one that the model can do."""

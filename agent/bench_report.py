@@ -11,7 +11,7 @@ from pilotfish.agent.accounts import Totals, in_words, totals
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.solution import RANDOM
 from pilotfish.agent.stats import percentile, wilson
-from pilotfish.tasks.miniwob_tasks import SUITE
+from pilotfish.tasks.miniwob_names import SUITE
 
 
 @dataclass(frozen=True)

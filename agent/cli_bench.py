@@ -109,7 +109,7 @@ def bench_miniwob(
     report.html, beside the log. The exit status is 0 if the measurement is complete, however the model did.
     """
     from pilotfish.agent.bench import plan_miniwob
-    from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
+    from pilotfish.tasks.miniwob_names import HELD_OUT, MINIWOB_TASKS
 
     if listing:
         lines = [f"{name}{'  (held out)' if name in HELD_OUT else ''}" for name in MINIWOB_TASKS]

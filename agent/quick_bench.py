@@ -33,7 +33,7 @@ from pilotfish.tasks.episodes.pages import SCRIPT, VIEW, MiniWob, Screen
 from pilotfish.tasks.episodes.play import Options
 from pilotfish.tasks.episodes.record import Settings, Worker, add_arguments, record, settings_of
 from pilotfish.tasks.episodes.shards import Episode
-from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED, MINIWOB_TASKS, check_name
+from pilotfish.tasks.miniwob_names import FIRST_MEASURED_SEED, MINIWOB_TASKS, check_name
 from pilotfish.tasks.reader import TaskError
 
 Job = tuple[str, int]

@@ -12,7 +12,7 @@ from pilotfish.tasks.environment_fields import CodeEnvironment, WebEnvironment
 from pilotfish.tasks.explain import explain, nearest, shown
 from pilotfish.tasks.format import Task
 from pilotfish.tasks.harbor import harbor_tasks, is_harbor
-from pilotfish.tasks.miniwob_tasks import SUITE as MINIWOB_SUITE
+from pilotfish.tasks.miniwob_names import SUITE as MINIWOB_SUITE
 from pilotfish.tasks.miniwob_tasks import miniwob_suite
 from pilotfish.tasks.reader import TaskError, read_data
 

@@ -24,7 +24,7 @@ from playwright.async_api import Page
 from pilotfish.sandbox import PAGE_ERRORS, Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks.environment import End, Grade, StartError, first_line
 from pilotfish.tasks.environment_fields import MiniwobEnvironment
-from pilotfish.tasks.miniwob_tasks import check_name
+from pilotfish.tasks.miniwob_names import check_name
 from pilotfish.tasks.windows import let_go
 from pilotfish.tools.grid import GRID, Screen
 

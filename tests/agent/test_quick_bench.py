@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pilotfish.agent.quick_bench import deal, main, read_results, summary
 from pilotfish.tasks.episodes.alone import Result
-from pilotfish.tasks.miniwob_tasks import HELD_OUT
+from pilotfish.tasks.miniwob_names import HELD_OUT
 
 _spec = importlib.util.find_spec("miniwob")
 MINIWOB = Path(_spec.submodule_search_locations[0]) if _spec and _spec.submodule_search_locations else None
@@ -56,6 +58,15 @@ def test_what_is_wrong_with_the_command_is_one_sentence(
         told = capsys.readouterr().err
         assert told.count("\n") == 1
         assert said in told
+
+
+def test_a_machine_with_torch_alone_can_measure() -> None:
+    code = (
+        "import sys, pilotfish.agent.quick_bench, pilotfish.agent.corrections, pilotfish.model.engine\n"
+        "print(sorted({'pydantic', 'playwright', 'mss', 'textual', 'httpx2'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.skipif(

@@ -16,7 +16,7 @@ from pilotfish.agent.bench_report import Plan, report, seconds_per_step, table
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.solution import RANDOM
 from pilotfish.model.protocol import Usage
-from pilotfish.tasks.miniwob_tasks import FIRST_MEASURED_SEED
+from pilotfish.tasks.miniwob_names import FIRST_MEASURED_SEED
 from pilotfish.tasks.reader import TaskError
 
 SOLVABLE = """

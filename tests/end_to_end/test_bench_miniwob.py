@@ -13,8 +13,8 @@ import pytest
 
 from pilotfish.agent.bench_miniwob import add_miniwob, in_sentences
 from pilotfish.agent.bench_page import page
+from pilotfish.tasks.miniwob_names import HELD_OUT, MINIWOB_TASKS
 from pilotfish.tasks.miniwob_published import Published, read_published
-from pilotfish.tasks.miniwob_tasks import HELD_OUT, MINIWOB_TASKS
 from pilotfish.tasks.reader import TaskError
 
 COMMAND = [sys.executable, "-m", "pilotfish.agent.cli", "bench", "miniwob"]

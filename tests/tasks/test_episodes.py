@@ -29,7 +29,7 @@ from pilotfish.tasks.episodes.keys import key_events
 from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene
 from pilotfish.tasks.episodes.record import read_mix
 from pilotfish.tasks.episodes.shards import Episode, read_shard, write_shard
-from pilotfish.tasks.miniwob_tasks import HELD_OUT
+from pilotfish.tasks.miniwob_names import HELD_OUT
 
 SHELL = shutil.which("chromium-headless-shell")
 _spec = importlib.util.find_spec("miniwob")

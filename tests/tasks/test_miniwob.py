@@ -21,13 +21,8 @@ from pilotfish.tasks.environment import End
 from pilotfish.tasks.environments import environment_for
 from pilotfish.tasks.load import load_suite
 from pilotfish.tasks.miniwob import Miniwob, pages_folder, random_click_policy
-from pilotfish.tasks.miniwob_tasks import (
-    HELD_OUT,
-    MINIWOB_TASKS,
-    may_train_on,
-    measured_seed,
-    miniwob_task,
-)
+from pilotfish.tasks.miniwob_names import HELD_OUT, MINIWOB_TASKS, may_train_on, measured_seed
+from pilotfish.tasks.miniwob_tasks import miniwob_task
 from pilotfish.tasks.reader import TaskError
 from pilotfish.tasks.windows import let_go, settle
 from pilotfish.tools.base import ToolContext
