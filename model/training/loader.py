@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,6 +125,9 @@ class EpisodeBatches(IterableDataset[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         info = get_worker_info()
         torch.set_num_threads(1)
+        if info is not None:  # a signal to the whole group is the session's to answer, with these alive
+            for signalled in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(signalled, signal.SIG_IGN)
         number = (info.id + self.first) % info.num_workers if info else 0
         return Stream(self, number).batches()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -261,22 +262,22 @@ def test_a_config_has_a_field_for_every_flag(tmp_path: Path) -> None:
 def test_the_command_trains_and_goes_on(shards: Path, tmp_path: Path) -> None:
     config = tmp_path / "train.toml"
     keys = {**TINY, "shards": str(shards), "out": str(tmp_path / "out"), "copy_share": 1.0}
-    keys |= {"question_share": 0, "text_share": 0, "log_every": 1, "steps": 5000}
+    keys |= {"question_share": 0, "text_share": 0, "log_every": 1, "steps": 5000, "workers": 1}
     lines = [f"{k} = {json.dumps(v)}" for k, v in keys.items() if k != "sizes"]
     for part, values in SIZES.items():
         lines += [f"[sizes.{part}]", *(f"{k} = {v}" for k, v in values.items())]
     config.write_text("\n".join(lines))
     command = [sys.executable, "-m", "pilotfish.agent.cli", "train", str(config)]
     steps = []
-    for _ in range(2):
+    for number in (signal.SIGINT, signal.SIGTERM):
         log = tmp_path / "out" / "train.jsonl"
         began = len(read_log(log))
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 100
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 200
         while len(read_log(log)) < began + 2 and time.monotonic() < deadline:
             time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(100) == 130
+        os.killpg(process.pid, number)  # as a terminal, `timeout` or a service manager does
+        assert process.wait(200) == 128 + number
         steps.append(torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)["step"])
     assert steps[1] > steps[0] > 0
     assert [record["step"] for record in read_log(log)] == list(range(1, steps[1] + 1))
