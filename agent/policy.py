@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from pilotfish.agent.events import CallData
-from pilotfish.agent.named import Forms, Named, line_of
+from pilotfish.agent.named import LONGEST_PATH, Forms, Named, host_globs, line_of
 from pilotfish.agent.safetext import visible, warnings
+from pilotfish.agent.shell_line import hides_commands, simple_commands
 from pilotfish.model.protocol import ToolCall
+from pilotfish.tools.actions import in_schema_spelling
 
 if TYPE_CHECKING:
     from pilotfish.sandbox import Files
@@ -116,11 +118,11 @@ def spelt(rule: Rule) -> str:
 
 def rule_like(call: ToolCall | CallData) -> Rule:
     """The rule that allows whatever is like a call: the same tool and action, and the same exact command."""
-    line, action = line_of(call.arguments), call.arguments.get("action")
+    line = line_of(call.arguments)
     return Rule(
         verdict="allow",
         tool=_literal(call.name),
-        action="*" if action is None else _literal(str(action)),
+        action="*" if call.arguments.get("action") is None else _literal(_action(call)),
         command=None if line is None else _literal(line.strip()),
     )
 
@@ -165,35 +167,50 @@ _WATCHING = ("screenshot", "zoom", "cursor_position", "wait", "done", "infeasibl
 
 def _acts_on_screen(call: ToolCall | CallData) -> bool:
     """Whether a call moves the mouse or presses something; one that only looks does not."""
-    return call.name == "computer" and call.arguments.get("action") not in _WATCHING
+    return call.name == "computer" and _action(call) not in _WATCHING
 
 
 def _names(rule: Rule, call: ToolCall | CallData) -> bool:
-    action = str(call.arguments.get("action", ""))
-    return fnmatchcase(call.name, rule.tool) and fnmatchcase(action, rule.action)
+    return fnmatchcase(call.name, rule.tool) and fnmatchcase(_action(call), rule.action)
+
+
+def _action(call: ToolCall | CallData) -> str:
+    """What a call does, as the tool that takes many spellings of it will read it."""
+    if call.name == "computer":
+        return str(in_schema_spelling(call.arguments).get("action", ""))
+    return str(call.arguments.get("action", ""))
 
 
 def _catches(rule: Rule, call: Named) -> bool:
     """Whether a deny or ask rule that names the call also catches its command, or any part of it, and a file
-    and a host that it names.
+    and a host that it names. A line that is too long to be looked at is caught by every rule about lines.
     """
-    if rule.command is not None and (call.line is None or not _any_part(rule.command, call.line)):
+    looks = rule.command is not None or rule.path is not None or rule.network is not None
+    if looks and call.line is not None and len(call.line) > _LONGEST_LINE:
+        return True
+    if rule.command is not None and (not any(fnmatchcase(text, rule.command) for text in call.spellings)):
         return False
-    if rule.path is not None and not any(_reaches(rule.path, form) for path in call.paths for form in path):
+    if rule.path is not None and not any(
+        _reaches(glob, form) for glob in call.path_globs(rule.path) for path in call.paths for form in path
+    ):
         return False
     return rule.network is None or any(
-        fnmatchcase(form, rule.network.lower()) for host in call.hosts for form in host
+        fnmatchcase(form, glob) for glob in host_globs(rule.network) for host in call.hosts for form in host
     )
 
 
-def _any_part(glob: str, line: str) -> bool:
-    return any(fnmatchcase(part, glob) for part in [line.strip(), *simple_commands(line)])
+_LONGEST_LINE = 1 << 17
+"""Characters; Linux takes no longer operand for a program either."""
 
 
 def _reaches(glob: str, path: str) -> bool:
     """Whether a pattern matches a path, a folder above it, or the folder whose content it is about."""
-    names = [path, *(path[:at] for at, char in enumerate(path) if char == "/" and at)]
-    return any(fnmatchcase(name, glob) for name in names) or glob in (f"{path}/*", f"{path}/**")
+    if fnmatchcase(path, glob) or glob in (f"{path}/*", f"{path}/**"):
+        return True
+    if glob == ".":
+        return not path.startswith("/")
+    above = (path[:at] for at, char in enumerate(path[:LONGEST_PATH]) if char == "/" and at)
+    return any(fnmatchcase(name, glob) for name in above)
 
 
 def _allowed(rules: Sequence[Rule], call: Named) -> bool:
@@ -203,7 +220,7 @@ def _allowed(rules: Sequence[Rule], call: Named) -> bool:
     line = call.line
     if call.tool != "shell" and any(
         (rule.command is None or (line is not None and fnmatchcase(line.strip(), rule.command)))
-        and (rule.path is None or _all_named(rule.path, call.paths))
+        and (rule.path is None or _all_named(call.path_globs(rule.path)[0], call.paths))
         and (rule.network is None or _all_named(rule.network, call.hosts))
         for rule in rules
         if rule.path is not None or rule.network is not None
@@ -214,7 +231,7 @@ def _allowed(rules: Sequence[Rule], call: Named) -> bool:
     rules = [rule for rule in rules if rule.command is not None]
     if any(_is_literal(str(rule.command)) and _covers(rule, line.strip(), call) for rule in rules):
         return True  # a rule that is this very line
-    if _hides_commands(line):
+    if hides_commands(line):
         return False
     parts = simple_commands(line)
     return bool(parts) and all(any(_covers(rule, part, call) for rule in rules) for part in parts)
@@ -224,7 +241,7 @@ def _covers(rule: Rule, part: str, call: Named) -> bool:
     """Whether an allow rule allows one command; with files or hosts, the command has to name such alone."""
     return (
         fnmatchcase(part, str(rule.command))
-        and (rule.path is None or _all_named(rule.path, call.paths_in(part)[1:]))
+        and (rule.path is None or _all_named(call.path_globs(rule.path)[0], call.paths_in(part)[1:]))
         and (rule.network is None or _all_named(rule.network, call.hosts_in(part)))
     )
 
@@ -232,22 +249,3 @@ def _covers(rule: Rule, part: str, call: Named) -> bool:
 def _all_named(glob: str, named: Sequence[Forms]) -> bool:
     """Whether all forms of all that is named match, and something is named."""
     return bool(named) and all(fnmatchcase(form, glob) for forms in named for form in forms)
-
-
-_SEPARATORS = re.compile(r"\|\||&&|;;?|\|&?|&(?![>&])|\n|[(){}`]|\$\(")
-
-
-def simple_commands(line: str) -> list[str]:
-    """A shell line cut at every operator that could start another command, quoted or not.
-
-    Cutting inside quotes as well errs on the side of asking: an allow rule then sees a part it does not
-    match.
-    """
-    return [part.strip() for part in _SEPARATORS.split(line) if part.strip()]
-
-
-def _hides_commands(line: str) -> bool:
-    """Whether a line can run or overwrite something that its parts do not show: substitution and
-    redirection.
-    """
-    return any(mark in line for mark in ("$(", "`", "<(", ">(", ">", "<<", "\\\n", "\0"))

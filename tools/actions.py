@@ -7,6 +7,7 @@ models are known to emit are accepted here and are not part of the schema.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -123,15 +124,8 @@ class ComputerArgs(ToolArgs):
         """Turn the spellings of `_ALIASES` into the schema's."""
         if not isinstance(data, dict):
             return data
-        data = dict(data)
-        if isinstance(data.get("action"), str):
-            data["action"] = canonical_action(data["action"])
-        if data.get("action") == "terminate":
-            status = str(data.pop("status", "success")).strip().lower()
-            data["action"] = "infeasible" if status in {"failure", "fail", "failed", "infeasible"} else "done"
-        elif data.get("action") == "left_press":
-            data.update(action="left_click", duration=LONG_PRESS_S)
-        elif data.get("action") == "call_user":
+        data = in_schema_spelling(data)
+        if data.get("action") == "call_user":
             raise ValueError("nobody can be called here; act alone, or end with `done` or `infeasible`")
         return data
 
@@ -150,6 +144,19 @@ class ComputerArgs(ToolArgs):
             examples = {"coordinate": "[500, 500]", "text": "'ctrl+s'", "scroll_direction": "'down'"}
             raise ValueError(f"`{self.action}` needs `{need}`, for example {examples[need]}")
         return self
+
+
+def in_schema_spelling(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments with its action, and what goes with it, as the schema has it."""
+    data = dict(arguments)
+    if isinstance(data.get("action"), str):
+        data["action"] = canonical_action(data["action"])
+    if data.get("action") == "terminate":
+        status = str(data.pop("status", "success")).strip().lower()
+        data["action"] = "infeasible" if status in {"failure", "fail", "failed", "infeasible"} else "done"
+    elif data.get("action") == "left_press":
+        data.update(action="left_click", duration=LONG_PRESS_S)
+    return data
 
 
 def canonical_action(name: str) -> str:
