@@ -20,7 +20,6 @@ from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
 from pilotfish.agent.project_tests import compare
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import rules_added
 from pilotfish.agent.returning import how_to_resume, standing_now
 from pilotfish.agent.run import report
 from pilotfish.agent.run_folder import (
@@ -127,8 +126,7 @@ async def resume_code(
         groups = run.episodes()
         how = how_to_resume(groups[-1] if groups else (), keeps_files=True, own_files=True)
         events.append(log.Resumed(unknown_call=how.unknown, note=how.note))
-        added = rules_added(run.events)
-        async with playing(events, stop, settings, people, on_progress, added=added) as player:
+        async with playing(events, stop, settings, people, on_progress, before=run.events) as player:
             await _work(target, settings, events, stop, repository, model, player, run)
     return code_report(log.read_run(run.folder))
 

@@ -18,7 +18,7 @@ from pilotfish.agent.transcript import Transcript
 from pilotfish.agent.view import View
 from pilotfish.model.protocol import CallChunk
 from pilotfish.sandbox import Sandbox, SandboxError
-from pilotfish.tools.base import Tool, ToolContext, ToolResult, find_tool, validate
+from pilotfish.tools.base import Tool, ToolContext, ToolResult, find_tool, misfit, validate
 
 
 @dataclass(eq=False)
@@ -64,8 +64,7 @@ class Executor:
         """What may run of a call. Raises `Denied`."""
 
         def check(arguments: dict[str, Any]) -> str | None:
-            checked = validate(tool, arguments)
-            return checked.text if isinstance(checked, ToolResult) else None
+            return misfit(tool, arguments, said.call.arguments)
 
         look = partial(preview, tool, said.call.arguments, self.box, self.view.screen)
         with self.budget.held():

@@ -338,12 +338,20 @@ class Episode:
     async def _go_back(self, way: Way, stack: contextlib.AsyncExitStack) -> None:
         """Have files and screen be what they were before a step."""
         traveller = Traveller(
-            self.box, self.environment, self._view, self.tools, self.events.frames, self._or_stopped
+            self.box,
+            self.environment,
+            self._view,
+            self.tools,
+            self.events.frames,
+            self._or_stopped,
+            lambda words: self.steering.change(note=words),
         )
         try:
             arrived = await traveller.go(way, stack)
         except (StartError, SandboxError, CaptureError) as error:
             raise MachineBroke(str(error)) from error
+        finally:
+            self.steering.change(note="")
         self.budget.back_to(way.to)
         self._transcript.stepped_back(way.step, way.to, arrived.note, arrived.told, arrived.seen)
         self.steering.went_back(way.to, arrived.note)

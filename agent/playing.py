@@ -15,6 +15,7 @@ from pilotfish.agent.models import attention_of, model_name
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy, Rule
 from pilotfish.agent.reply import OnProgress
+from pilotfish.agent.resume import messages_left, rules_added
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.show import sandbox_note
 from pilotfish.agent.stopping import Stop
@@ -78,16 +79,16 @@ async def playing(
     on_progress: OnProgress | None = None,
     *,
     host: HostDesktop | None = None,
-    added: Sequence[Rule] = (),
+    before: Sequence[log.Event] = (),
 ) -> AsyncIterator[Player]:
-    """What plays in a run, which people beside it can reach meanwhile. host: see `run_started`. added: rules
-    that people have added to it before. Raises `LogError`.
+    """What plays in a run, which people beside it can reach meanwhile. host: see `run_started`. before: what
+    the run has on record, of which the rules and messages of people count still. Raises `LogError`.
     """
-    policy = policy_of(settings, on_host=host is not None, added=added)
+    policy = policy_of(settings, on_host=host is not None, added=rules_added(before))
     notes = [_host_warning(host, settings), sandbox_note(0) if settings.sandbox_level == 0 else ""]
     warning = ". ".join(filter(None, notes))
     async with (
-        attended(events, policy, stop, people, warning) as steering,
+        attended(events, policy, stop, people, warning, messages_left(before)) as steering,
         Player(settings, events, policy, stop, on_progress, steering) as player,
     ):
         yield player

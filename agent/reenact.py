@@ -184,6 +184,8 @@ class Reenactment:
     frames: log.FrameStore
     or_stopped: Callable[[Awaitable[Any]], Awaitable[Any]]
     on_compared: Callable[[Compared], None] = lambda compared: None
+    on_thing: Callable[[Recorded], None] = lambda thing: None
+    """Told of each thing before it is done."""
     compares: bool = True
     """Whether each frame is compared, or only the last one there is."""
     _parts: dict[int, list[Tool[Any]]] = field(default_factory=dict)
@@ -194,6 +196,7 @@ class Reenactment:
         found = []
         try:
             for at, thing in enumerate(things):
+                self.on_thing(thing)
                 compared = await self._one(thing, compares=self.compares or at == last)
                 if compared is not None:
                     found.append(compared)

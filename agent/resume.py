@@ -132,6 +132,20 @@ def rules_added(events: Iterable[log.Event]) -> list[Rule]:
     return found
 
 
+def messages_left(events: Iterable[log.Event]) -> list[str]:
+    """The messages that a run had accepted from people and not told the model, in the run's own
+    conversation, when it was killed.
+    """
+    found: list[str] = []
+    for event in events:
+        match event:
+            case log.MessageLeft():
+                found.append(event.text)
+            case log.Spoken(parent=0) if event.text in found:
+                found.remove(event.text)
+    return found
+
+
 def _hear(here: Standing) -> None:
     for turn in here.later:
         here.conversation.append(turn)

@@ -17,7 +17,6 @@ from pilotfish.agent.player import Job, new_conversation
 from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.predictions import write_predictions
 from pilotfish.agent.reply import OnProgress
-from pilotfish.agent.resume import rules_added
 from pilotfish.agent.returning import how_to_resume, take_up
 from pilotfish.agent.run_folder import SNAPSHOTS, WORKSPACE, kept_apart, new_run_folder
 from pilotfish.agent.safetext import visible
@@ -139,8 +138,7 @@ async def resume_target(
         own_files = target.workspace is None or target.review
         how = how_to_resume(groups[-1] if groups else (), keeps_files=keeps_files, own_files=own_files)
         here = take_up(events, how, new_conversation(settings), keeps_files=keeps_files)
-        added = rules_added(run.events)
-        async with playing(events, stop, settings, people, on_progress, added=added) as player:
+        async with playing(events, stop, settings, people, on_progress, before=run.events) as player:
             await player.play(job, model, resumed=here)
     return _result(run.folder)
 

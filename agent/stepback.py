@@ -131,8 +131,8 @@ def _reached(events: Sequence[log.Event]) -> str:
 class Traveller:
     """Goes a way back in a sandbox: the one there was, or for a screen a fresh one.
 
-    or_stopped: awaits, or raises what ends it. Everything raises `SandboxError`, `StartError`,
-    `CaptureError` and `LogError`.
+    or_stopped: awaits, or raises what ends it. tell: told in a few words what is being done. Everything
+    raises `SandboxError`, `StartError`, `CaptureError` and `LogError`.
     """
 
     box: Sandbox
@@ -141,11 +141,13 @@ class Traveller:
     tools: Sequence[Tool[Any]]
     frames: log.FrameStore
     or_stopped: Callable[[Awaitable[Any]], Awaitable[Any]]
+    tell: Callable[[str], None]
 
     async def go(self, way: Way, stack: contextlib.AsyncExitStack) -> Arrived:
         """Go it. stack: until it is left the view watches the screen."""
         if way.things is None:
             return await self._files_only(way)
+        self.tell(f"going back to before step {way.to}: setting up")
         if way.first or way.at:
             await self._keep(way)
         if way.first:
@@ -153,7 +155,20 @@ class Traveller:
         await self.or_stopped(self.environment.start(self.box))
         self.view.find()
         await self.view.open(stack)
-        again = Reenactment(self.box, self.view, self.tools, self.frames, self.or_stopped, compares=False)
+
+        def tell_of(thing: Recorded) -> None:
+            if thing.step:
+                self.tell(f"going back: step {thing.step} of {way.to - 1} is done again")
+
+        again = Reenactment(
+            self.box,
+            self.view,
+            self.tools,
+            self.frames,
+            self.or_stopped,
+            on_thing=tell_of,
+            compares=False,
+        )
         compared = await again.run(way.things)
         notes = await self._restore(way.at) if way.at else []
         seen = await self.or_stopped(self.view.look())

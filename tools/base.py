@@ -31,6 +31,7 @@ __all__ = [
     "exact_schema",
     "exactly",
     "find_tool",
+    "misfit",
     "narrowed",
     "tool_schema",
     "validate",
@@ -136,6 +137,24 @@ def validate(tool: Tool[A], arguments: object) -> A | ToolResult:
         details = error.errors(include_url=False)
         sentences = [_explain(detail, tool.Args) for detail in details[:3]]
         return ToolResult(False, f"{tool.name}: {'; '.join(sentences)}.")
+
+
+def misfit(tool: Tool[Any], arguments: object, before: Mapping[str, Any]) -> str | None:
+    """Why `arguments` that a person has written do not fit, as `validate` says it; None if they do.
+
+    No spelling passes here that the tool would only take for another: words have to be the schema's own, but
+    for those that stood in the arguments `before` they were changed.
+    """
+    checked = validate(tool, arguments)
+    if isinstance(checked, ToolResult):
+        return checked.text
+    assert isinstance(arguments, Mapping)
+    known = tool_schema(tool)["properties"]
+    for name, value in arguments.items():
+        words = known.get(name, {}).get("enum")
+        if words and value is not None and value not in words and value != before.get(name):
+            return f"{tool.name}: `{name}` is {short(value)}; {one_of(value, words)}."
+    return None
 
 
 def tool_schema(tool: Tool[Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +31,18 @@ NOBODY = People()
 
 @contextlib.asynccontextmanager
 async def attended(
-    events: log.EventLog, policy: Policy, stop: asyncio.Event, people: People = NOBODY, warning: str = ""
+    events: log.EventLog,
+    policy: Policy,
+    stop: asyncio.Event,
+    people: People = NOBODY,
+    warning: str = "",
+    messages: Sequence[str] = (),
 ) -> AsyncIterator[Steering]:
     """Open the socket of a run whose log this process holds, until the block is left.
 
-    warning: what stands around the run, where that is less than a whole sandbox. Raises `LogError` where the
-    socket cannot be opened although somebody is expected; else the run does without it.
+    warning: what stands around the run, where that is less than a whole sandbox. messages: see `Steering`.
+    Raises `LogError` where the socket cannot be opened although somebody is expected; else the run does
+    without it.
     """
     steering = Steering(
         stop,
@@ -45,6 +51,7 @@ async def attended(
         events=events,
         policy=policy,
         run_warning=warning,
+        messages=messages,
     )
     async with contextlib.AsyncExitStack() as stack:
         try:

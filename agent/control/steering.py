@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,7 +65,7 @@ class Steering:
 
     supervised: somebody is expected, so that a question waits even while nobody is connected. terminal: asks
     at the run's own terminal. events: where what people do is recorded. policy: takes rules. run_warning:
-    stands beside each question.
+    stands beside each question. messages: those that an earlier process had accepted and not told.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Steering:
         events: log.EventLog | None = None,
         policy: Policy | None = None,
         run_warning: str = "",
+        messages: Sequence[str] = (),
     ) -> None:
-        self.state = State(phase="starting")
+        self.state = State(phase="starting", messages=len(messages))
         self.listeners: list[Listener] = []
         self.reach = Reach(self.change)
         """Step back, mouse and keyboard, and the live screen."""
@@ -90,7 +91,7 @@ class Steering:
         self._warning = run_warning
         self._wake = asyncio.Event()
         self._single = 0
-        self._messages: list[str] = []
+        self._messages = [*messages]
         self._heard: list[str] = []  # by a sub-task, and not yet by the whole
         self._questions: dict[int, _Waiting] = {}
         self._asked = 0
@@ -253,6 +254,7 @@ class Steering:
         self._not_over()
         if not text.strip():
             raise Refusal("The message is empty; say something.")
+        self._record(log.MessageLeft(text=text))
         self._messages.append(text)
         self.change(messages=len(self._messages))
         return "The agent reads it before its next answer."
@@ -301,7 +303,7 @@ class Steering:
     async def step_back(self, step: int) -> str:
         """Go back to before a step, and hold there."""
         self._not_over()
-        self.change(note=f"stepping back to before step {step}")
+        self.change(note=f"going back to before step {step}")
         try:
             return await self.reach.step_back(step)
         finally:

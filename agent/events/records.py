@@ -313,6 +313,13 @@ class RuleAdded(Record):
     saved: bool = False
 
 
+class MessageLeft(Record):
+    """A message to the agent that was accepted from a person; `Spoken` is recorded when it is told."""
+
+    type: Literal["message_left"] = "message_left"
+    text: str
+
+
 class Spoken(Record):
     """A person's message to the agent. It joins the conversation as a turn before the next answer."""
 
@@ -415,6 +422,7 @@ Event = (
     | Asked
     | Decided
     | RuleAdded
+    | MessageLeft
     | Spoken
     | Paused
     | TookOver

@@ -17,7 +17,7 @@ from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.fields import PlainArea, label
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton
-from pilotfish.tools.base import ToolResult, validate
+from pilotfish.tools.base import misfit
 from pilotfish.tools.registry import TOOLS, make_tools
 
 
@@ -81,9 +81,9 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
         if arguments is None:
             return
         if self._call.name in TOOLS:
-            checked = validate(make_tools([self._call.name])[0], arguments)
-            if isinstance(checked, ToolResult):
-                self._say(checked.text)
+            wrong = misfit(make_tools([self._call.name])[0], arguments, self._call.arguments)
+            if wrong is not None:
+                self._say(wrong)
                 return
         self.dismiss(arguments)
 

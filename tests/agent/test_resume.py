@@ -10,7 +10,7 @@ import pytest
 from pilotfish.agent import events as log
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import NOT_EXECUTED, UNKNOWN_OUTCOME
-from pilotfish.agent.resume import Standing, standing
+from pilotfish.agent.resume import Standing, messages_left, standing
 from pilotfish.model.protocol import Clip, Message, ToolCall, Usage
 
 ONE = log.CallData(id="1", name="shell", arguments={"command": "one"})
@@ -115,3 +115,12 @@ def test_clips_come_back_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "frames" / f"{a}.png").unlink()
     with pytest.raises(log.LogError, match="missing"):
         stood(tmp_path)
+
+
+def test_a_message_waits_until_the_whole_has_been_told_it() -> None:
+    one, two = (log.MessageLeft(text=text) for text in ("one", "two"))
+    told = [log.Spoken(step=1, text="one"), log.Spoken(step=1, text="two", parent=3)]
+    assert messages_left([one, one, two]) == ["one", "one", "two"]
+    assert messages_left([one, one, two, *told]) == ["one", "two"], "a sub-task's is not the whole's"
+    back = log.SteppedBack(step=2, to=1)
+    assert messages_left([one, told[0], back]) == [], "what was told is undone with its step"

@@ -28,6 +28,7 @@ from pilotfish.agent.models import open_model
 from pilotfish.agent.player import Player
 from pilotfish.agent.policy import Policy
 from pilotfish.agent.resume import standing
+from pilotfish.agent.returning import how_to_resume
 from pilotfish.agent.run import DEMO_SEED, DEMO_TASK, Target, resolve
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Clip, Message, Model
@@ -47,6 +48,7 @@ class Watcher:
         self.state = State(phase="starting")
         self.screens: list[Screen] = []
         self.questions: list[Question] = []
+        self.notes: list[str] = []
         self._news = asyncio.Event()
         self._task = asyncio.ensure_future(self._listen(client))
 
@@ -58,6 +60,7 @@ class Watcher:
                 self.questions.append(message)
             if isinstance(message, State):
                 self.state = message
+                self.notes.append(message.note)
                 self._news.set()
 
     async def until(self, holds: Callable[[State], bool]) -> State:
@@ -219,6 +222,8 @@ async def test_files_and_programs_on_a_desktop_come_back_together(tmp_path: Path
             note = (await client.ask(StepBack(step=step))).note
             assert note.startswith("The screen is ")
             seen.append((project / "a").read_text())
+        assert {f"going back: step {step} of 3 is done again" for step in (1, 2, 3)} <= {*watcher.notes}
+        assert not watcher.state.note
         await client.ask(Pause(on=False))
 
     target = Target(instruction="Work.", workspace=str(project), desktop=True)
@@ -226,6 +231,32 @@ async def test_files_and_programs_on_a_desktop_come_back_together(tmp_path: Path
     assert (outcome.end, outcome.steps) == ("done", 5)
     assert seen == ["a\n1\ntyped\n", "a\n1\n"]
     assert (project / "a").read_text() == "a\n1\ntyped\nmore\n", "the xterm of after that was typed into"
+
+
+async def test_stopped_on_the_way_back_it_goes_there_when_it_is_resumed(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "hold").touch()  # which comes back with the files of before the first step
+    model = by_step([shell("while [ -e hold ]; do sleep 0.1; done"), shell("echo two"), DONE])
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        await client.ask(Pause())
+        await client.ask(Pause(single=True))
+        await watcher.until(lambda state: state.step == 1 and state.phase == "acting")
+        (project / "hold").unlink()
+        await watcher.until(lambda state: state.step == 2 and state.phase == "paused")
+        going = asyncio.ensure_future(client.ask(StepBack(step=2)))
+        await watcher.until(lambda state: state.note == "going back: step 1 of 1 is done again")
+        await client.ask(Stop())
+        with pytest.raises(ControlError, match="The run has ended meanwhile"):
+            await going
+
+    target = Target(instruction="Work.", workspace=str(project), desktop=True)
+    outcome, run = await supervised(target, tmp_path / "run", model, person)
+    assert outcome.end == "stopped"
+    how = how_to_resume(run.episodes()[-1], keeps_files=True, own_files=True)
+    assert how.note == "The run goes back to before step 2, which had been begun."
 
 
 async def test_a_screen_that_differs_is_told(web_task: Task, tmp_path: Path) -> None:

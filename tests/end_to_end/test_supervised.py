@@ -20,7 +20,7 @@ import pytest
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.runs import runs_in
 from pilotfish.agent.control.spawn import OUTPUT, StartError, start_supervised
-from pilotfish.agent.control.wire import SOCKET, Decide, Question, Request, State, Stop, call_digest
+from pilotfish.agent.control.wire import SOCKET, Decide, Question, Request, State, Stop, Tell, call_digest
 from pilotfish.agent.events import Asked, Decided, EpisodeEnded, Resulted, Resumed, Spoken, read_run
 
 from .conftest import Command
@@ -151,6 +151,7 @@ async def test_a_killed_run_asks_again_what_had_waited(asking: Path) -> None:
     question = await question_of(client)
     await client.ask(approve(question))
     question = await question_of(client)
+    await client.ask(Tell(text="Hurry."))
     os.kill(client.hello.pid, signal.SIGKILL)
     async for _ in client.messages():
         pass
@@ -168,6 +169,7 @@ async def test_a_killed_run_asks_again_what_had_waited(asking: Path) -> None:
     assert sum(isinstance(event, Resumed) for event in events) == 1
     assert len([event for event in events if isinstance(event, Asked)]) == 4
     assert [e.step for e in events if isinstance(e, Resulted)] == [1, 2, 3]
+    assert [e.text for e in events if isinstance(e, Spoken)] == ["Hurry."], "it was accepted, and is told"
 
 
 WATCHER = """

@@ -12,6 +12,7 @@ from pilotfish.tools.base import (
     ToolResult,
     exact_schema,
     find_tool,
+    misfit,
     tool_schema,
     validate,
 )
@@ -208,3 +209,14 @@ def test_a_shell_call_without_anything_to_do_is_not_let_through() -> None:
         assert not Draft202012Validator(narrow).is_valid(nothing)
     for something in ({"command": "ls"}, {"key": "ctrl-c"}, {"input": "y", "session": "x"}):
         Draft202012Validator(narrow).validate(something)
+
+
+def test_what_a_person_writes_is_held_to_the_schema_s_own_words() -> None:
+    tool = ComputerTool()
+    made = {"action": "Left Click", "coordinate": [1, 2]}
+    assert misfit(tool, made | {"coordinate": ["3", 4]}, made) is None, "the model's own word may stay"
+    wrong = misfit(tool, made | {"action": "left_clickx"}, made)
+    assert wrong is not None
+    assert wrong.startswith("computer: `action` is 'left_clickx'; did you mean left_click")
+    assert misfit(tool, {"action": "right_click"}, made) is None
+    assert "must be two integers" in (misfit(tool, {"action": "left_click", "coordinate": 3}, made) or "")

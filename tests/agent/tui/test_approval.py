@@ -277,6 +277,28 @@ async def test_the_form_says_what_the_tool_would_not_take() -> None:
     assert [answer and answer.arguments for answer in app.answers] == [{"command": "b"}]
 
 
+async def test_a_word_that_the_tool_would_take_for_another_is_not_kept() -> None:
+    app = _App(question(call(action="Left Click", coordinate=[500, 500])))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await _listening(pilot, app)
+        await pilot.press("e")
+        form = app.screen
+        assert isinstance(form, EditArguments)
+        action, _ = form.query(PlainArea)
+        action.text = "left_clickx"
+        await pilot.press("ctrl+s")
+        said = str(form.query_one(".error", Plain).content)
+        assert said.startswith("computer: `action` is 'left_clickx'; did you mean left_click")
+        assert action.text == "left_clickx"
+        action.text = "right_click"
+        await pilot.press("ctrl+s")
+        await _listening(pilot, app)
+        await pilot.press("y")
+    assert [answer and answer.arguments for answer in app.answers] == [
+        {"action": "right_click", "coordinate": [500, 500]}
+    ]
+
+
 async def test_one_and_true_are_not_the_same_arguments() -> None:
     app = _App(question(call("other", count=1)))
     async with app.run_test() as pilot:
