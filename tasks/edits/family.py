@@ -157,11 +157,10 @@ def _value(ground: Ground, draw: random.Random) -> EditTask:
 def _mend(ground: Ground, draw: random.Random) -> EditTask:
     fault = draw.choice(ground.faults)
     others = [one for one in ground.faults if one is not fault]
-    told = fault.told.format(f"`{fault.name}` in `{fault.path}`")
     right = ground.right[fault.path][fault.wrong.start : fault.wrong.end]
     return EditTask(
         "mend",
-        draw.choice(_MEND).format(f"{told}."),
+        draw.choice(_MEND).format(f"`{fault.name}` in `{fault.path}` {fault.told}."),
         fault.name,
         fault.path,
         fault.line,

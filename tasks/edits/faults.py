@@ -19,7 +19,7 @@ _COMPARED = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast
 @dataclass(frozen=True)
 class Fault:
     """A fault in a text without faults. kind: compare, range, slice or index. told: what is wrong, as a
-    sentence that begins with `{}` for the function.
+    sentence that lacks its subject, the function, and its full stop.
     """
 
     path: str
@@ -95,9 +95,7 @@ def _compares(nodes: list[ast.AST], places: Places) -> Iterator[Made]:
         # What the right code says of two equal sides, and so what the wrong code fails to.
         ought = "pass" if "=" in signs[0] else "not pass"
         now = "fails" if "=" in signs[0] else "passes"
-        told = (
-            f"{{}} is off by one: when `{left_text}` equals `{right_text}`, its comparison of the two {now}"
-        )
+        told = f"is off by one: when `{left_text}` equals `{right_text}`, its comparison of the two {now}"
         yield "compare", one.lineno, wrong, f"{told}, but it must {ought}"
 
 
@@ -119,7 +117,7 @@ def _ranges(nodes: list[ast.AST], places: Places) -> Iterator[Made]:
     if not _quotable(text):
         return
     simple = isinstance(bound, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    shorter, longer = "{} misses the last number of its range", "{} goes one number too far in its range"
+    shorter, longer = "misses the last number of its range", "goes one number too far in its range"
     if simple:
         for wrong, told in ((f"{text} - 1", shorter), (f"{text} + 1", longer)):
             yield "range", call.lineno, Splice(start, end, wrong), f"{told}, which must end before `{text}`"
@@ -131,15 +129,10 @@ def _ranges(nodes: list[ast.AST], places: Places) -> Iterator[Made]:
             yield "range", call.lineno, Splice(start, end, base), f"{told}: {reach}"
     if len(call.args) == 2 and (first := _number(call.args[0])) in (0, 1, 2):
         late = Splice(*places.span(call.args[0]), str(first + 1))
-        yield "range", call.lineno, late, f"{{}} begins its range one too late: it must begin at {first}"
+        yield "range", call.lineno, late, f"begins its range one too late: it must begin at {first}"
         if first:
             early = Splice(*places.span(call.args[0]), str(first - 1))
-            yield (
-                "range",
-                call.lineno,
-                early,
-                f"{{}} begins its range one too early, and must begin at {first}",
-            )
+            yield "range", call.lineno, early, f"begins its range one too early, and must begin at {first}"
 
 
 def _subscripts(nodes: list[ast.AST], places: Places) -> Iterator[Made]:
@@ -155,7 +148,7 @@ def _subscripts(nodes: list[ast.AST], places: Places) -> Iterator[Made]:
             other = index + 1 if index >= 0 else index - 1
             if other in _ORDINALS:
                 wrong = Splice(*places.span(one.slice), str(other))
-                told = f"{{}} takes the {_ORDINALS[other]} item of `{text}`, but it should take the "
+                told = f"takes the {_ORDINALS[other]} item of `{text}`, but it should take the "
                 yield "index", one.lineno, wrong, told + f"{_ORDINALS[index]}"
         elif isinstance(one.slice, ast.Slice) and one.slice.step is None:
             yield from _bounds(one.slice, text, one.lineno, places)
@@ -166,15 +159,15 @@ def _bounds(part: ast.Slice, text: str, line: int, places: Places) -> Iterator[M
     upper = None if part.upper is None else _number(part.upper)
     if part.lower is not None and lower is not None and 0 < lower <= 9:
         wrong = Splice(*places.span(part.lower), str(lower + 1))
-        told = f"{{}} leaves out one item too many at the start of `{text}`: the slice must leave out {lower}"
+        told = f"leaves out one item too many at the start of `{text}`: the slice must leave out {lower}"
         yield "slice", line, wrong, told
     if part.upper is not None and upper is not None and 0 < upper <= 99:
         wrong = Splice(*places.span(part.upper), str(upper + 1))
-        told = f"{{}} takes one item too many of `{text}`: its slice must end before index {upper}"
+        told = f"takes one item too many of `{text}`: its slice must end before index {upper}"
         yield "slice", line, wrong, told
     if part.upper is not None and upper is not None and -9 <= upper < 0:
         wrong = Splice(*places.span(part.upper), str(upper - 1))
-        told = f"{{}} leaves out one item too many at the end of `{text}`: the slice must leave out {-upper}"
+        told = f"leaves out one item too many at the end of `{text}`: the slice must leave out {-upper}"
         yield "slice", line, wrong, told
 
 

@@ -146,6 +146,9 @@ def test_faults_are_where_words_can_say_which_place_is_meant() -> None:
     assert {("use", "compare"), ("use", "range"), ("use", "slice"), ("shared", "compare")} <= set(found)
     assert "when `value` equals `most`" in found["shared", "compare"].told
     assert found["shared", "compare"].wrong.text == " < "
+    braces = {"a.py": "def f(a, b):\n    return len({a, b}) < 3\n"}
+    told = make_task(make_ground("a", braces, 0), 0, "mend").instruction
+    assert "`f` in `a.py` is off by one: when `len({a, b})` equals `3`" in told
     twice = {"two.py": "def f(a, b):\n    return a < b or b <= a\n\n\ndef g(x):\n    return x[0] + x[1]\n"}
     assert possible(twice) == []
 
