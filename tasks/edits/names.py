@@ -70,7 +70,9 @@ def renamable(files: Mapping[str, str]) -> list[Symbol]:
     else anywhere in it, comments and strings included.
     """
     words = {path: Counter(_WORD.findall(text)) for path, text in files.items()}
-    everywhere = sum(words.values(), Counter[str]())
+    everywhere = Counter[str]()
+    for counted in words.values():
+        everywhere.update(counted)
     modules = {PurePosixPath(path).stem for path in files} | {
         PurePosixPath(path).parent.name for path in files
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,10 +45,6 @@ class Places:
         start, end = self.span(node)
         return self.text[start:end]
 
-    def line(self, offset: int) -> int:
-        """The line, from 1, of an offset."""
-        return self.text.count("\n", 0, offset) + 1
-
 
 def spliced(text: str, splices: Sequence[Splice]) -> str:
     """A text with splices made that do not overlap."""
@@ -64,8 +61,8 @@ def functions(tree: ast.Module) -> list[tuple[str, Function]]:
     in a function is part of it.
     """
     found = list(_functions(tree, ""))
-    names = [name for name, _ in found]
-    return [(name, node) for name, node in found if names.count(name) == 1]
+    names = Counter(name for name, _ in found)
+    return [(name, node) for name, node in found if names[name] == 1]
 
 
 def _functions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, Function]]:

@@ -39,17 +39,18 @@ class Value:
 
 def changeable(files: Mapping[str, str]) -> list[Value]:
     """The values of a package that a name stands for without a doubt, in order."""
-    found = [(path, *one) for path, text in files.items() for one in _values(text)]
-    names = [(one[1], one[2]) for one in found]
+    found = {path: list(_values(text)) for path, text in files.items()}
+    values = Counter((name, parameter) for some in found.values() for name, parameter, _ in some)
     named = Counter(name for text in files.values() for pair in _NAMED.findall(text) for name in pair if name)
     out = []
-    for path, name, parameter, node in found:
+    for path, some in found.items():
         places = Places(files[path])
-        start, end = places.span(node)
-        alone = names.count((name, parameter)) == 1 and ("." in name or named[name] == 1)
-        text = files[path][start:end]
-        if _is_plain(node, text):
-            out.append(Value(path, name, parameter, node.lineno, start, end, text, alone))
+        for name, parameter, node in some:
+            start, end = places.span(node)
+            alone = values[name, parameter] == 1 and ("." in name or named[name] == 1)
+            text = files[path][start:end]
+            if _is_plain(node, text):
+                out.append(Value(path, name, parameter, node.lineno, start, end, text, alone))
     return out
 
 
@@ -103,12 +104,12 @@ def _values(text: str) -> Iterator[tuple[str, str, ast.Constant]]:
 
 
 def _constants(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, str, ast.Constant]]:
-    assigned: list[str] = []
+    assigned: Counter[str] = Counter()
     for child in ast.walk(node) if isinstance(node, ast.Module) else node.body:
         if isinstance(child, ast.Assign):
-            assigned += [one.id for one in child.targets if isinstance(one, ast.Name)]
+            assigned.update(one.id for one in child.targets if isinstance(one, ast.Name))
         elif isinstance(child, ast.AnnAssign | ast.AugAssign) and isinstance(child.target, ast.Name):
-            assigned.append(child.target.id)
+            assigned[child.target.id] += 1
     for child in node.body:
         if isinstance(child, ast.ClassDef):
             yield from _constants(child, f"{prefix}{child.name}.")
@@ -117,5 +118,5 @@ def _constants(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[s
             target = targets[0]
             if len(targets) != 1 or not isinstance(target, ast.Name) or target.id.startswith("__"):
                 continue
-            if isinstance(child.value, ast.Constant) and assigned.count(target.id) == 1:
+            if isinstance(child.value, ast.Constant) and assigned[target.id] == 1:
                 yield prefix + target.id, "", child.value
