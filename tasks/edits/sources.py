@@ -18,8 +18,8 @@ HELD_OUT = ("click", "jinja2", "starlette")
 """Packages that figures are reported on; nothing is recorded from them."""
 _MOST_BYTES = 400_000
 """A larger file is left out."""
-_FREE = re.compile(r"MIT|BSD|Apache|PSF|Python Software Foundation|ISC|HPND", re.IGNORECASE)
-_NOT_FREE = re.compile(r"GPL|MPL", re.IGNORECASE)
+_FREE = re.compile(r"\b(MIT|0?BSD|Apache|PSF|Python Software Foundation|ISCL?|HPND)(\b|[\d_])", re.IGNORECASE)
+_NOT_FREE = re.compile(r"GPL|\bMPL|General Public|Mozilla", re.IGNORECASE)
 _SKIPPED = ("pip", "setuptools", "pilotfish")  # with copies of other packages in them, or our own
 _NO_PACKAGE = (
     "test",
@@ -96,12 +96,16 @@ def training_packages() -> list[Package]:
     for name, owners in sorted(metadata.packages_distributions().items()):
         owner = metadata.distribution(owners[0])
         licence = _licence(owner)
-        free = _FREE.search(licence) and not _NOT_FREE.search(licence)
-        if name in HELD_OUT or owner.name.lower() in _SKIPPED or not free:
+        if name in HELD_OUT or owner.name.lower() in _SKIPPED or not may_be_used(licence):
             continue
         if (folder := Path(str(owner.locate_file(name)))).is_dir() and (folder / "__init__.py").is_file():
             found += _package(name, owner.version, licence, folder)
     return sorted(found, key=lambda one: one.name.lower())
+
+
+def may_be_used(licence: str) -> bool:
+    """Whether a licence, as a package states it, is one of those that are recorded from."""
+    return bool(_FREE.search(licence)) and not _NOT_FREE.search(licence)
 
 
 def some_of(files: Mapping[str, str], size: int, draw: random.Random) -> dict[str, str]:

@@ -14,6 +14,7 @@ from pilotfish.tasks.edits.faults import possible
 from pilotfish.tasks.edits.names import renamable
 from pilotfish.tasks.edits.sources import (
     HELD_OUT,
+    may_be_used,
     read_package,
     read_trainable,
     some_of,
@@ -188,6 +189,22 @@ def test_what_is_measured_on_is_never_trained_on(tmp_path: Path) -> None:
         read_trainable(str(tmp_path / "mine"))
     with pytest.raises(ValueError, match="is or holds jinja2"):
         read_trainable(str(inside))
+
+
+@pytest.mark.parametrize(
+    ("licence", "may"),
+    [
+        ("MIT", True), ("MIT-CMU", True), ("The MIT License (MIT)", True), ("Apache 2.0", True),
+        ("BSD3", True),
+        ("Apache-2.0 OR BSD-2-Clause", True), ("ISC License (ISCL)", True), ("PSF-2.0", True),
+        ("Proprietary, for limited use", False), ("Use is permitted to members", False),
+        ("See the disclaimer", False), ("MIT AND GPL-2.0-only", False), ("LGPLv3+", False),
+        ("unknown", False),
+        ("MIT, Mozilla Public License 2.0", False), ("MIT OR MPL-2.0", False),
+    ],
+)  # fmt: skip
+def test_a_licence_is_told_by_its_name_not_by_letters_in_other_words(licence: str, may: bool) -> None:
+    assert may_be_used(licence) is may
 
 
 def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
