@@ -26,7 +26,7 @@ from pilotfish.model.training.texts import TEXT_SHARDS, TextEpisode, read_texts
 
 BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560, 3072, 3584, 4096, 4608)
 LONGER = (6144, 8192, 10240, 12288, 14336, 16384, 20480, 24576, 28672, 32768)
-"""More lengths, for sequences as long as `Mix.longest` allows."""
+"""More lengths; of all those that `Mix.longest` allows count."""
 TEXT_LENGTH = 640  # tokens of a row of plain text
 LETTER_IDS = {letter: i for i, letter in enumerate(LETTERS)}
 
@@ -92,7 +92,7 @@ class Mix:
 
     def buckets(self) -> tuple[int, ...]:
         """The lengths that sequences are padded to at most."""
-        return *BUCKETS, *(size for size in LONGER if size <= self.longest)
+        return *(size for size in BUCKETS + LONGER if size < self.longest), self.longest
 
 
 class EpisodeBatches(IterableDataset[Batch]):

@@ -1,6 +1,7 @@
 """Shards of conversations without pictures, in the agent's own words.
 
-X
+A shard is `MAGIC`, then a compressed JSON object: `strings`, and `episodes` with task, seed, tools, turns and
+which of the model's are to be imitated.
 
 Texts and tools are numbers of `strings`, since many episodes begin with the same long text. The recorder
 stands above this package and writes with the functions that are here.

@@ -144,6 +144,11 @@ def test_batches_of_long_sequences_go_on_where_they_stopped(recorded: Path) -> N
         assert "texts-000-" in one.origin
 
 
+@pytest.mark.parametrize(("longest", "last"), [(1_000, 896), (4_608, 4_096), (40_000, 32_768)])
+def test_no_sequence_is_longer_than_the_longest(longest: int, last: int) -> None:
+    assert Mix(longest=longest).buckets()[-2:] == (last, longest)
+
+
 def test_a_step_is_trained_on_them(recorded: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     few.mkdir()
