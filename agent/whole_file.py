@@ -14,11 +14,11 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     the making of `data`, leaves what was there. A pipe or a device is written to as it is. Raises `OSError`.
     """
     pieces = [data] if isinstance(data, bytes) else data
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():  # before the link is followed: /dev/stdout leads to no path
         with path.open("wb") as file:
             file.writelines(pieces)
         return
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         with draft.open("xb") as file:

@@ -55,5 +55,10 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     write_whole(pipe, b"through it")
     assert reader.communicate(timeout=60)[0] == b"through it"
+    read, write = os.pipe()
+    write_whole(Path(f"/proc/self/fd/{write}"), b"one without a name")
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        assert file.read() == b"one without a name"
     with pytest.raises(OSError, match="directory"):
         write_whole(tmp_path, b"x")
