@@ -45,7 +45,12 @@ def hand_back(
             f"{str(error).removesuffix('.')}; the work is in {tree.folder}, and `pilotfish resume "
             f"{events.folder}` hands it back when {repository.folder} is as it was."
         ) from error
-    _write(patch, data)
+    try:
+        write_whole(patch, data)
+    except OSError as error:
+        raise log.LogError(
+            f"Cannot write {patch} ({error.strerror}); free some space, then `pilotfish resume` writes it."
+        ) from error
     notes = [*notes, *(f"{path} is a repository of its own and not part of the result." for path in own)]
     notes += tree.not_taken()
     if changed and tree.mostly_line_ends(tree.base, taken):
@@ -67,6 +72,8 @@ def hand_back(
                 patch = Path(target.patch)
             except FileExistsError:
                 undone.append(f"{target.patch} was not written: there is another file of that name by now.")
+            except OSError as error:
+                undone.append(f"{target.patch} was not written ({error.strerror}); take {patch}.")
     events.append(
         log.HandedBack(
             base=tree.base,
@@ -87,25 +94,14 @@ def _message(instruction: str, answer: str) -> str:
     return f"{title}\n\n{answer.strip()}\n" if answer.strip() else f"{title}\n"
 
 
-def _write(path: Path, data: bytes) -> None:
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise log.LogError(
-            f"Cannot write {path} ({error.strerror}); free some space, then `pilotfish resume` writes it."
-        ) from error
-
-
 def _write_new(path: Path, data: bytes) -> None:
-    """Put a file in place whole where there is none, or the same. Raises `FileExistsError`, `LogError`."""
+    """Put a file in place whole where there is none, or the same. Raises `FileExistsError`, or `OSError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    _write(draft, data)
+    write_whole(draft, data)
     try:
         path.hardlink_to(draft)  # which replaces nothing
     except FileExistsError:
         if not (path.is_file() and path.read_bytes() == data):
             raise
-    except OSError as error:
-        raise log.LogError(f"Cannot write {path} ({error.strerror}); take {PATCH} from the run.") from error
     finally:
         draft.unlink(missing_ok=True)

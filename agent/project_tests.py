@@ -177,17 +177,18 @@ async def run_tests(box: Sandbox, command: str, seconds: float, attempt: int, tr
     """
     began_s = time.monotonic()
     status, output = await _bash(box, command, seconds)
+    failed = failures_in(output)
     hit = await box.limits_hit()
     return Tested(
         attempt=attempt,
         command=command,
         status=status,
-        failed=failures_in(output),
+        failed=failed,
         output=output[-_SHOWN:],
         seconds=round(time.monotonic() - began_s, 3),
         tree=tree,
         note=" ".join(hit),
-        ran_none=ran_none(output),
+        ran_none=not failed and ran_none(output),
     )
 
 
@@ -204,14 +205,19 @@ async def _bash(box: Sandbox, text: str, seconds: float) -> tuple[int | None, st
 
 def failures_in(output: str) -> list[str]:
     """The names of tests that failed, as the usual runners print them, in order, each once."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", output).replace("\r\n", "\n")
-    found = {match[1].strip(): None for pattern in _FAILED for match in pattern.finditer(plain)}
+    found = {match[1].strip(): None for pattern in _FAILED for match in pattern.finditer(_plain(output))}
     return list(found)
 
 
 def ran_none(output: str) -> bool:
     """Whether unittest or pytest says that it found no test, and none of them says that it ran one."""
-    return bool(_NONE.search(output)) and not _SOME.search(output)
+    plain = _plain(output)
+    return bool(_NONE.search(plain)) and not _SOME.search(plain)
+
+
+def _plain(output: str) -> str:
+    """Without colours, and with lines that end as ours do."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", output).replace("\r\n", "\n")
 
 
 @dataclass(frozen=True)

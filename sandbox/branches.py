@@ -41,9 +41,11 @@ def _in_the_way(common: Path, branch: str) -> str | None:
     parts = branch.split("/")
     folders = ["/".join(parts[:count]) for count in range(1, len(parts))]
     for name in (*folders, branch):
-        if os.path.lexists(heads / name) and not (name in folders and (heads / name).is_dir()):
-            below = (path for path in (heads / name).rglob("*") if not path.is_dir())
-            return str(next(below, heads / name).relative_to(heads))
+        if not os.path.lexists(heads / name) or (name in folders and (heads / name).is_dir()):
+            continue
+        below = (path for path in (heads / name).rglob("*") if not path.is_dir())
+        if (found := next(below, None)) or not (heads / name).is_dir():  # git removes a folder of none
+            return str((found or heads / name).relative_to(heads))
     for line in packed.read_bytes().splitlines() if packed.is_file() else ():
         name = os.fsdecode(line.partition(b" refs/heads/")[2])
         if name and (name == branch or name in folders or name.startswith(f"{branch}/")):

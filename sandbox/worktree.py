@@ -221,10 +221,10 @@ class WorkTree:
         Raises `SandboxError` when there is such a branch that is not this result, or it cannot be one.
         """
         commit = self._git.line("rev-parse", _RESULT)
-        with contextlib.suppress(OSError):
-            assert repository.common is not None
-            if (repository.common / "refs" / "heads" / branch).read_text().strip() == commit:
-                return  # made by a process that was killed after it
+        if repository.common is not None:
+            with contextlib.suppress(OSError):
+                if (repository.common / "refs" / "heads" / branch).read_bytes().strip() == commit.encode():
+                    return  # made by a process that was killed after it
         check_branch(repository, branch)
         place = self.place / f"view-{os.getpid()}"
         try:

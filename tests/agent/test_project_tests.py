@@ -142,6 +142,8 @@ async def test_the_first_command_that_can_be_run_here_is_chosen(tmp_path: Path) 
         assert chosen is not None
         run = await run_tests(box, chosen.run, 60, 0)
         assert (run.status, "first" in run.failed) == (2, True)
+        run = await run_tests(box, "echo 'not ok 1 - a'; echo 'Ran 0 tests in 0.0s'; exit 1", 60, 1)
+        assert (run.failed, run.ran_none) == (["a"], False)
         run = await run_tests(box, "read x; echo [$x] $CI; sleep 99 & disown; echo on", 60, 1)
         assert (run.status, run.output) == (0, "[] 1\non\n")
 
@@ -155,6 +157,8 @@ async def test_the_first_command_that_can_be_run_here_is_chosen(tmp_path: Path) 
         ("Ran 0 tests in 0.0s\n\nOK\nRan 3 tests in 0.1s\n\nOK\n", False),
         ("no tests ran in 0.01s\n2 passed, 1 warning in 0.10s\n", False),
         ("Ran 1 test in 0.0s\n", False),
+        ("\x1b[33mno tests ran\x1b[0m\x1b[33m in 0.01s\x1b[0m\r\n", True),
+        ("Ran 0 tests in 0.0s\n\n\x1b[32m\x1b[1m5 passed\x1b[0m\x1b[32m in 0.01s\x1b[0m\n", False),
         ("", False),
     ],
 )

@@ -13,6 +13,7 @@ import typer
 from pilotfish.agent import events as log
 from pilotfish.agent.cli_code import finish_code, result_lines
 from pilotfish.agent.code import CodeTarget, resume_code, run_code
+from pilotfish.agent.run_folder import PATCH
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
@@ -99,6 +100,27 @@ async def test_what_was_made_meanwhile_is_not_written_over(tmp_path: Path) -> No
         finish_code(result, True)
     assert ended.value.exit_code == 1
     assert names_in(tmp_path) == ["repo", "runs", "wanted.patch"]
+
+
+async def test_a_patch_that_cannot_be_put_where_it_was_asked_for_is_undone(tmp_path: Path) -> None:
+    repo = make(tmp_path / "repo", {"a.txt": "a\n"})
+    place = tmp_path / "place"
+    place.mkdir()
+
+    def play(*asked: object) -> Message:
+        if len(model.requests) < 2:
+            return shell("echo b > a.txt")
+        place.rmdir()
+        return DONE
+
+    model = ScriptedModel(play)
+    result, _ = await code(repo, model, branch="fix", patch=str(place / "wanted.patch"))
+    own = Path(result["folder"]) / PATCH
+    assert result["undone"] == [
+        f"{place}/wanted.patch was not written (No such file or directory); take {own}."
+    ]
+    assert (result["branch"], result["patch"]) == ("fix", str(own))
+    assert b"+b" in own.read_bytes()
 
 
 async def test_a_hand_back_that_was_cut_short_is_done_again(tmp_path: Path) -> None:

@@ -267,10 +267,15 @@ def test_a_branch_is_made_with_the_work_and_nothing_else_changes(tmp_path: Path)
     with pytest.raises(SandboxError):
         tree.bring_to(found, "fix/a")
     assert not list((tmp_path / "run").glob("view-*"))
+    (repo / ".git" / "refs" / "heads" / "left" / "empty").mkdir(parents=True)
+    check_branch(found, "left")
+    tree.bring_to(found, "left")
+    assert git(repo, "rev-parse", "left") == commit
     plain = tmp_path / "plain"
     plain.mkdir()
-    with pytest.raises(SandboxError, match="no git repository"):
-        check_branch(find_repository(plain), "x")
+    for call in (check_branch, tree.bring_to):
+        with pytest.raises(SandboxError, match="no git repository"):
+            call(find_repository(plain), "x")
 
 
 def test_a_git_file_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
