@@ -16,6 +16,7 @@ from pilotfish.agent.code import TOOLS
 from pilotfish.agent.code_prompt import first_prompt
 from pilotfish.agent.prefix import LAYOUT, RepositoryPrefix
 from pilotfish.agent.project_tests import NO_TESTS
+from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import Model
 from pilotfish.sandbox import Files, Sandbox
 from pilotfish.tasks.edits.environment import Edits, measured_ground
@@ -105,13 +106,21 @@ class Room:
         return RepositoryPrefix(self.workspace, events, model, budget, keep=self.kept)
 
     def keep_layout(self, run: Path) -> None:
-        """Keep what was laid out in the run's folder, once for all episodes with the same, by its digest."""
+        """Keep what was laid out in the run's folder, once for all episodes with the same, by its digest.
+
+        Raises `LogError` where there is no room.
+        """
         laid = self.kept / LAYOUT
         if laid.is_file():
-            digest = hashlib.sha256(laid.read_bytes()).hexdigest()
-            (run / LAYOUTS).mkdir(exist_ok=True)
-            shutil.copy(laid, run / LAYOUTS / f".{self.folder.name}")
-            (run / LAYOUTS / f".{self.folder.name}").replace(run / LAYOUTS / f"{digest}.json")
+            data = laid.read_bytes()
+            kept = run / LAYOUTS / f"{hashlib.sha256(data).hexdigest()}.json"
+            try:
+                kept.parent.mkdir(exist_ok=True)
+                write_whole(kept, data)
+            except OSError as error:
+                raise log.LogError(
+                    f"Cannot write {kept} ({error.strerror}); free some space, then go on with --resume."
+                ) from error
 
     def __enter__(self) -> Room:
         return self

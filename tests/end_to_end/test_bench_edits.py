@@ -9,7 +9,8 @@ import pytest
 
 from pilotfish.agent import events as log
 from pilotfish.agent.bench import find_unfinished, run_bench
-from pilotfish.agent.edit_work import LAYOUTS, edits_task, plan_edits
+from pilotfish.agent.edit_work import LAYOUTS, Room, edits_task, plan_edits
+from pilotfish.agent.prefix import LAYOUT
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import ModelError
 from pilotfish.sandbox import Sandbox
@@ -41,6 +42,16 @@ async def test_the_solution_passes_and_all_begin_with_the_same_bytes(tmp_path: P
     assert all("How to work:" in start.instruction for start in starts)
     assert [tool["name"] for tool in starts[0].tools] == ["shell", "edit", "index", "plan"]
     assert find_unfinished(plan, settings) is None  # it has finished
+
+
+def test_a_run_folder_that_cannot_take_what_was_laid_out_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / LAYOUTS).write_text("in the way")
+    with Room.make() as room:
+        room.keep_layout(tmp_path)  # nothing was laid out
+        (room.kept / LAYOUT).write_text("{}")
+        with pytest.raises(log.LogError, match=r"^Cannot write .*/layouts/\w+\.json \(File exists\); free"):
+            room.keep_layout(tmp_path)
+    assert not room.folder.exists()
 
 
 async def test_what_is_not_the_edit_fails() -> None:
