@@ -44,6 +44,7 @@ from pilotfish.tasks.episodes.shards import Episode, write_shard
 EPISODES_PER_BROWSER = 3000  # a fresh browser now and then keeps memory bounded
 RUNS_PER_LOAD = 8  # episodes of one task played before its page is loaded anew
 EPISODE_TIMEOUT_S = 20.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end a recorder
 SCENE_TASK = "procedural"
 
 
@@ -119,7 +120,7 @@ class Worker:
     async def run(self) -> None:
         """Record until told to stop; the last, short shard is written too."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self._halt)
         while not self._stop:
             await self._one_browser()
@@ -244,6 +245,10 @@ MakeWorker = Callable[[int, S, Connection], Recording]
 
 
 def _work(make: MakeWorker[S], number: int, settings: S, report: Connection) -> None:
+    # Until it records, a signal ends it: the recorder's own handler, which it has of the fork, would not.
+    for ending in _SIGNALS:
+        signal.signal(ending, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     die_with_parent()
     asyncio.run(make(number, settings, report).run())
     report.close()
@@ -267,13 +272,15 @@ def record(
         nonlocal stop
         stop = True
 
-    previous = {number: signal.signal(number, halt) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, halt) for number in _SIGNALS}
     processes = []
     reports: list[Connection] = []
     for number in range(workers):
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(make, number, settings, sender))
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         sender.close()
         processes.append(process)
         reports.append(receiver)

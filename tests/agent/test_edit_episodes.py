@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 
 from pilotfish.agent import prompt
 from pilotfish.agent.code import TOOLS
+from pilotfish.agent.edit_episodes import Settings as Recorder
 from pilotfish.agent.edit_episodes import Stage, main
 from pilotfish.agent.querying import specs_of
 from pilotfish.model.protocol import Message
@@ -28,6 +32,7 @@ from pilotfish.model.training.train import Trainer
 from pilotfish.model.training.trainee import NANO
 from pilotfish.tasks.edits.family import make_ground, make_task
 from pilotfish.tasks.edits.sources import read_package
+from pilotfish.tasks.episodes.record import record
 from pilotfish.tools.registry import make_tools
 
 SIZES = {
@@ -184,11 +189,33 @@ def test_a_batch_that_could_hold_no_sequence_is_refused() -> None:
         Settings("shards", "out", tokens=8_192, longest=16_384)
 
 
+@dataclass(frozen=True)
+class Slow:
+    """A worker that is told to stop while it is made."""
+
+    number: int
+    settings: Recorder
+    report: Connection
+
+    def __post_init__(self) -> None:
+        time.sleep(30)
+
+    async def run(self) -> None:
+        (self.settings.out / "began").touch()
+
+
+def test_a_worker_that_is_stopped_before_it_records_never_does(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, (), 500, 0.0, 0, 1)
+    assert record(recorder, 1, 0.1, None, make=Slow).kept == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["--packages", "jinja2"], "jinja2 is or holds jinja2, which is kept for measuring"),
         (["--packages", "json,starlette"], "starlette is or holds starlette"),
+        (["--packages", str(Path(__file__).parent / "tui" / "pictures")], "holds no Python source"),
         (["--packages", "no_such_thing"], "There is no package 'no_such_thing' here"),
         (["--index-tokens", "20"], "--index-tokens is 20; give at least 500."),
         (["--slips", "2"], "--slips is 2; give a share from 0 to 1."),
