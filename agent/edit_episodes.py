@@ -275,7 +275,8 @@ def _settings(given: argparse.Namespace) -> Settings:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(given, name)}; give at least 1.")
     named = tuple(filter(None, given.packages.split(",")))
     for name in named:
-        read_trainable(name)
+        if not make_ground(name, read_trainable(name), 0).kinds():
+            raise ValueError(f"{name} has no place for an edit; name a larger package.")
     packages = named or tuple(one.name for one in training_packages())
     return Settings(given.out, packages, given.index_tokens, given.slips, given.seed, given.shard_episodes)
 

@@ -230,6 +230,16 @@ def test_what_cannot_be_recorded_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_package_without_a_place_for_an_edit_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "a.py").write_text("x = []\n")
+    out = tmp_path / "out"
+    assert main(["--out", str(out), "--seconds", "1", "--packages", str(tmp_path / "tiny")]) == 2
+    assert "tiny has no place for an edit; name a larger package." in capsys.readouterr().err
+
+
 def test_the_packages_are_listed_with_their_licences(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
