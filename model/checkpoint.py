@@ -97,14 +97,19 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as scratch:
             _write(model, Path(scratch), dtype, shard_bytes)
-            written = {path.name: path for path in Path(scratch).iterdir()}
-            for stale in [*folder.glob("model*.safetensors"), folder / INDEX]:
-                if stale.name not in written:
-                    stale.unlink(missing_ok=True)
-            for name, path in written.items():
-                path.replace(folder / name)
+            put_in_place(Path(scratch), folder)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder} cannot be written ({error}); free some space or name another.") from None
+
+
+def put_in_place(draft: Path, folder: Path) -> None:
+    """Move the files of a complete checkpoint into a folder, in place of one that is there."""
+    written = {path.name: path for path in draft.iterdir()}
+    for stale in [*folder.glob("model*.safetensors"), folder / INDEX]:
+        if stale.name not in written:
+            stale.unlink(missing_ok=True)
+    for name, path in written.items():
+        path.replace(folder / name)
 
 
 def _write(model: M3, folder: Path, dtype: torch.dtype | None, shard_bytes: int) -> None:

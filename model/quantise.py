@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pilotfish.model import checkpoint
 from pilotfish.model.config import M3Config
-from pilotfish.model.folder import CONFIG, WEIGHTS, find_folder
+from pilotfish.model.folder import CONFIG, INDEX, WEIGHTS, find_folder
 from pilotfish.model.protocol import ModelError
 
 GROUP = 32
@@ -51,7 +51,8 @@ def to_mxfp8(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantise(source: Path | str, out: Path) -> dict[str, int]:
-    """Write the checkpoint in `source`, a folder or nano, to `out` as MXFP8; how many bytes and tensors.
+    """Write the checkpoint in `source`, a folder or nano, to `out` as MXFP8, file by file; how many bytes and
+    tensors. A checkpoint that was in `out` is replaced when the new one is complete.
 
     Raises ModelError for a folder that is no checkpoint, is MXFP8 already, or lies where the new one would.
     """
@@ -62,23 +63,17 @@ def quantise(source: Path | str, out: Path) -> dict[str, int]:
         raise ModelError(f"{folder} is MXFP8 already; give a bf16 checkpoint.")
     if out.resolve() == folder.resolve():
         raise ModelError(f"{out} is the checkpoint itself; name another folder for the new one.")
-    tensors: dict[str, Tensor] = {}
-    quantised = 0
+    weight_map: dict[str, str] = {}
+    size = 0
     try:
-        for file in sorted({one.file for one in stored.values()}):
-            for name, tensor in load_file(file).items():
-                if not QUANTISED.match(name):
-                    tensors[name] = tensor
-                    continue
-                if not bool(tensor.isfinite().all()):
-                    raise ModelError(f"{name} of {folder} is not finite; MXFP8 has no place for it.")
-                tensors[name], scale = to_mxfp8(tensor)
-                tensors[name.removesuffix(".weight") + checkpoint.SCALE_SUFFIX] = scale
-                quantised += 1
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".saving-", dir=out) as scratch:
             draft = Path(scratch)
-            save_file(tensors, draft / WEIGHTS, metadata={"format": "pt"})
+            for file in sorted({one.file for one in stored.values()}):
+                tensors = _quantised(file)
+                save_file(tensors, draft / file.name, metadata={"format": "pt"})
+                weight_map |= dict.fromkeys(tensors, file.name)
+                size += sum(tensor.nbytes for tensor in tensors.values())
             settings = config.to_dict("bfloat16")
             settings["quantization_config"] = {
                 "quant_method": "mxfp8",
@@ -86,14 +81,31 @@ def quantise(source: Path | str, out: Path) -> dict[str, int]:
                 "activation_scheme": "dynamic",
             }
             checkpoint.write_json(draft / CONFIG, settings)
+            if not (draft / WEIGHTS).is_file():
+                index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+                checkpoint.write_json(draft / INDEX, index)
             for name in BESIDE:
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, draft / name)
-            for path in draft.iterdir():
-                path.replace(out / path.name)
+            checkpoint.put_in_place(draft, out)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{out} cannot be written ({error}); free some space or name another.") from None
-    return {"bytes": (out / WEIGHTS).stat().st_size, "tensors": len(tensors), "quantised": quantised}
+    scales = sum(name.endswith(checkpoint.SCALE_SUFFIX) for name in weight_map)
+    return {"bytes": size, "tensors": len(weight_map), "quantised": scales}
+
+
+def _quantised(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, those of `QUANTISED` as values and scales."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in load_file(file).items():
+        if not QUANTISED.match(name):
+            tensors[name] = tensor
+            continue
+        if not bool(tensor.isfinite().all()):
+            raise ModelError(f"{name} in {file} is not finite; MXFP8 has no place for it.")
+        tensors[name], scale = to_mxfp8(tensor)
+        tensors[name.removesuffix(".weight") + checkpoint.SCALE_SUFFIX] = scale
+    return tensors
 
 
 def main(arguments: list[str] | None = None) -> int:

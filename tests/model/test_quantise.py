@@ -78,6 +78,20 @@ def test_the_model_that_ships_scores_the_same_within_noise(tmp_path: Path) -> No
         assert (tmp_path / "out" / name).read_bytes() == (NANO / name).read_bytes()
 
 
+def test_shards_stay_shards_and_take_the_place_of_what_was_there(tmp_path: Path) -> None:
+    model, _ = checkpoint.load(NANO)
+    shards, one, out = tmp_path / "shards", tmp_path / "one", tmp_path / "out"
+    checkpoint.save(model, shards, shard_bytes=10 << 20)
+    names = {path.name for path in shards.glob("*.safetensors")}
+    assert len(names) > 2
+    made = quantise(NANO, one)
+    quantise(NANO, out)
+    assert quantise(shards, out) == made
+    assert {path.name for path in out.glob("*.safetensors")} == names
+    expected, found = (checkpoint.load(folder)[0].state_dict() for folder in (one, out))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
 def test_what_cannot_be_quantised_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nano", str(tmp_path / "out")]) == 0
     assert "MiB, 200 of" in capsys.readouterr().out
