@@ -5,14 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from pilotfish.tasks.episodes import scenes_click, scenes_form, scenes_more
+from pilotfish.tasks.episodes import (
+    scenes_click,
+    scenes_desktop,
+    scenes_form,
+    scenes_lists,
+    scenes_more,
+    scenes_site,
+)
 from pilotfish.tasks.episodes.procedural import Scene
 
-# Kind -> (its maker, its weight among the others).
+# Kind -> (its maker, its weight among those drawn without a name; with 0 a mix has to name it).
 SCENES: dict[str, tuple[Callable[[random.Random, int], Scene], float]] = {
     **scenes_click.SCENES,
     **scenes_form.SCENES,
     **scenes_more.SCENES,
+    **scenes_site.SCENES,
+    **scenes_lists.SCENES,
+    **scenes_desktop.SCENES,
 }
 
 

@@ -25,7 +25,8 @@ from pilotfish.tasks.episodes.steps import Expert, Step
 from pilotfish.tasks.episodes.teacher import Lost, Teacher, agrees
 
 SCREEN_ACTIONS = frozenset(
-    {"left_click", "double_click", "mouse_move", "left_click_drag", "scroll", "type", "key", "wait", "done"}
+    {"left_click", "double_click", "mouse_move", "left_click_drag", "scroll", "type", "key", "wait"}
+    | {"done", "infeasible"}
 )
 
 
@@ -134,7 +135,7 @@ class Play:
             after = await self.screen.page.capture()
             row["changed"] = after != now
             await teacher.strayed(changed=after != now)
-        return action["action"] != "done"
+        return action["action"] not in ("done", "infeasible")
 
     def _is_students(self) -> bool:
         if sum(bool(step.get("wrong")) for step in self.episode.steps) >= self.mixture.wrong:

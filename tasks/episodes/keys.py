@@ -21,6 +21,7 @@ NAMED: dict[str, tuple[str, str, int]] = {
     "end": ("End", "End", 35),
     "page_up": ("PageUp", "PageUp", 33),
     "page_down": ("PageDown", "PageDown", 34),
+    **{f"f{n}": (f"F{n}", f"F{n}", 111 + n) for n in range(1, 13)},
 }
 MODIFIERS = {
     "alt": (1, "Alt", "AltLeft", 18),

@@ -167,6 +167,8 @@ class Screen:
                 await asyncio.sleep(WAIT_S)
             case "done":
                 pass
+            case "infeasible":  # a procedural page on which that is right counts it as its goal
+                await self.page.evaluate("window.__pfGiveUp?.()")
             case other:
                 raise ValueError(f"There is no action {other!r}; use one of the computer tool's actions.")
 

@@ -64,7 +64,7 @@ class Scene:
     async def show(self, screen: Screen) -> None:
         """Put the page on the screen in place of whatever was there; `Unreachable` if it shows too little."""
         await screen.page.evaluate(
-            f"(()=>{{document.open();document.write({json.dumps(self.html)});document.close();"
+            f"(()=>{{window.__pfGiveUp=null;document.open();document.write({json.dumps(self.html)});document.close();"
             f"document.activeElement?.blur?.();__pf.seed({self.seed * 7919 + 1});scrollTo(0,0)}})()"
         )
         await screen.reset_mouse()

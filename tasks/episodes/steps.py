@@ -62,3 +62,8 @@ def wait(seconds: int) -> Step:
 def done() -> Step:
     """Say that the task is finished."""
     return Step({"action": "done"})
+
+
+def give_up() -> Step:
+    """Say that the task cannot be done."""
+    return Step({"action": "infeasible"})

@@ -144,6 +144,17 @@ async def test_a_wrong_box_is_unticked_again(screen: pages.Screen) -> None:
 
 
 @needs_browser
+async def test_giving_up_ends_an_episode_and_is_right_where_nothing_can_be_done(screen: pages.Screen) -> None:
+    give_up = {"action": "infeasible"}
+    episode, tally = await correct_scene(screen, 3, Scripted(give_up), ALONE, "site-missing")
+    assert (episode.success, tally.passed, tally.right) == (True, True, 1)
+    episode, tally = await correct_scene(screen, 3, Scripted(give_up), ALONE, "site-verb")
+    assert (episode.success, tally.passed, len(episode.steps)) == (False, False, 1)
+    assert episode.steps[0]["taken"] == give_up
+    assert episode.steps[0]["train"]
+
+
+@needs_browser
 async def test_a_page_of_our_own_is_played_to_its_end(screen: pages.Screen) -> None:
     mixture = Mixture(alone=0.0, expert=1.0)
     played = [await correct_scene(screen, seed, Scripted(), mixture, "page-fill") for seed in range(4)]

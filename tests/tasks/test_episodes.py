@@ -26,9 +26,10 @@ from pilotfish.tasks.episodes import bundle, cdp, pages, words
 from pilotfish.tasks.episodes.catalog import SCENES, make_scene
 from pilotfish.tasks.episodes.experts import EXPERTS
 from pilotfish.tasks.episodes.keys import key_events
-from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene
+from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene, reached
 from pilotfish.tasks.episodes.record import read_mix
 from pilotfish.tasks.episodes.shards import Episode, read_shard, write_shard
+from pilotfish.tasks.episodes.widgets import element
 from pilotfish.tasks.miniwob_names import HELD_OUT
 
 SHELL = shutil.which("chromium-headless-shell")
@@ -97,6 +98,7 @@ def test_keys_type_what_they_say() -> None:
     assert [e["key"] for e in select_all] == ["Control", "a", "a", "Control"]
     assert select_all[1]["commands"] == ["selectAll"]
     assert key_events("+")[0]["text"] == "+"
+    assert key_events("F2")[0]["windowsVirtualKeyCode"] == 113
     with pytest.raises(ValueError, match="no key 'Hyper'"):
         key_events("Hyper")
     with pytest.raises(ValueError, match="'super'"):
@@ -279,15 +281,47 @@ async def test_a_page_may_start_again_without_loading(
 
 @needs_browser
 async def test_every_kind_of_scene_reaches_its_goal(screen: pages.Screen) -> None:
-    for task in SCENES:
-        played = [await play_scene(screen, seed, PLAIN, task) for seed in range(5)]
+    for task, (_, weight) in SCENES.items():
+        played = [await play_scene(screen, seed, PLAIN, task) for seed in range(5 if weight else 3)]
         begun = [episode for episode in played if episode.steps]
         assert begun, task
         for episode in begun:
             assert episode.success, (task, episode.seed, episode.instruction, episode.steps)
-            assert episode.steps[-1]["action"] == {"action": "done"}
+            end = "infeasible" if task == "site-missing" else "done"
+            assert episode.steps[-1]["action"] == {"action": end}
             last = episode.frames[episode.steps[-1]["frame"]]
-            assert last != episode.frames[episode.steps[0]["frame"]]
+            assert (last != episode.frames[episode.steps[0]["frame"]]) is (end == "done")
+
+
+@needs_browser
+async def test_no_goal_is_reached_by_what_was_not_asked_for(screen: pages.Screen) -> None:
+    async def press(name: str) -> None:
+        await screen.capture()  # before a frame is drawn a page takes no clicks
+        await screen.act({"action": "left_click", "coordinate": (await screen.target(element(name))).grid})
+
+    for task in (name for name in SCENES if name.startswith(("site-", "desk-"))):
+        scene = make_scene(7, task)
+        await scene.show(screen)
+        await screen.act({"action": "type", "text": "x"})
+        await screen.act({"action": "done"})
+        assert not await reached(screen), task
+        if task in ("site-form", "site-sign-in", "site-shop", "site-settings", "site-calendar"):
+            await press(scene.needed[0])  # the button at the end, with nothing filled in
+            assert not await reached(screen), task
+        if task == "site-missing":
+            await press(scene.needed[0])
+        await screen.act({"action": "infeasible"})
+        assert not await reached(screen), task
+
+
+def test_the_mix_with_applications_only_adds_them() -> None:
+    data = Path(__file__).parents[2] / "model/training/data"
+    before, after = read_mix(data / "mix_v2.json"), read_mix(data / "mix_v3.json")
+    new = {task: after.pop(task) for task in set(after) - set(before)}
+    assert after == before
+    assert set(new) == {task for task, (_, weight) in SCENES.items() if weight == 0}
+    assert sum(new.values()) / (sum(before.values()) + sum(new.values())) == pytest.approx(0.12, abs=0.001)
+    assert not {make_scene(seed).task for seed in range(40)} & set(new)
 
 
 @needs_browser
