@@ -193,7 +193,10 @@ async def correct_scene(
     scene = make_scene(seed, task)
     screen.rng = random.Random(f"scene:{seed}")
     episode = Episode(scene.task, seed, scene.instruction, success=False)
-    play = Play(screen, scene.expert, episode, student, mixture, screen.rng, remembers=True, ends="false")
+    remembers = scene.remembers
+    play = Play(
+        screen, scene.expert, episode, student, mixture, screen.rng, remembers=remembers, ends="false"
+    )
     try:
         await scene.show(screen)
         await play.to_the_end()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene
+from pilotfish.tasks.episodes.sites import unless_done
 from pilotfish.tasks.episodes.steps import Expert, Steps, click, key, type_text
 from pilotfish.tasks.episodes.widgets import Draft, element, escape
 
@@ -151,7 +152,8 @@ class Desktop(Draft):
 
 def show(task: str, seed: int, desktop: Desktop, instruction: str, ended: str, expert: Expert) -> Scene:
     """The scene of a finished desktop."""
-    return Scene(task, seed, instruction, desktop.document(ended), expert, desktop.needed)
+    html = desktop.document(ended)
+    return Scene(task, seed, instruction, html, unless_done(expert), desktop.needed, remembers=False)
 
 
 async def focus(s: Screen, window: str, place: str) -> Steps:

@@ -52,7 +52,10 @@ const reach = (message, look, where) => {
 
 @dataclass
 class Scene:
-    """A page with its task: the whole document, and the ids that must be visible at the start."""
+    """A page with its task: the whole document, and the ids that must be visible at the start.
+
+    remembers: the expert must not be asked anew in the midst of the task (see `expert_tools.expert`).
+    """
 
     task: str
     seed: int
@@ -60,6 +63,7 @@ class Scene:
     html: str
     expert: Expert
     needed: list[str]
+    remembers: bool = True
 
     async def show(self, screen: Screen) -> None:
         """Put the page on the screen in place of whatever was there; `Unreachable` if it shows too little."""

@@ -244,6 +244,9 @@ def chores_scene(rng: random.Random, seed: int) -> Scene:
     async def expert(s: Screen) -> Steps:
         for kind in kinds:
             if kind == "add":
+                listed_now = f"[...{element(listed)}.children].map((r) => r.children[1].textContent)"
+                if await s.js(f"{listed_now}.includes({json.dumps(new[0])})"):
+                    continue
                 async for step in fill(s, element(box), new[0]):
                     yield step
                 yield click(await s.target(element(add))) if has_button else key("Return")
@@ -307,7 +310,7 @@ def shop_scene(rng: random.Random, seed: int) -> Scene:
         yield click(await s.target(element(submit)))
         yield done()
 
-    return publish("site-shop", seed, site, demands(rng, parts), expert)
+    return publish("site-shop", seed, site, demands(rng, parts), expert, remembers=True)
 
 
 def calendar_scene(rng: random.Random, seed: int) -> Scene:

@@ -382,7 +382,8 @@ def verb_scene(rng: random.Random, seed: int, *, missing: bool = False) -> Scene
             yield click(await s.target(element(name)))
         yield done()
 
-    return publish("site-missing" if missing else "site-verb", seed, site, demands(rng, parts), expert)
+    task = "site-missing" if missing else "site-verb"
+    return publish(task, seed, site, demands(rng, parts), expert, remembers=len(goal) > 1)
 
 
 def missing_scene(rng: random.Random, seed: int) -> Scene:

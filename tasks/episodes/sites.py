@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pilotfish.tasks.episodes import words
 from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene
-from pilotfish.tasks.episodes.steps import Expert, Steps, click
+from pilotfish.tasks.episodes.steps import Expert, Steps, click, done
 from pilotfish.tasks.episodes.widgets import Draft, element, escape, palette
 
 RUNTIME = """
@@ -162,9 +162,24 @@ class Site(Draft):
         )
 
 
-def publish(task: str, seed: int, site: Site, instruction: str, expert: Expert) -> Scene:
+def publish(
+    task: str, seed: int, site: Site, instruction: str, expert: Expert, *, remembers: bool = False
+) -> Scene:
     """The scene of a finished page."""
-    return Scene(task, seed, instruction, site.document(), expert, site.needed)
+    return Scene(task, seed, instruction, site.document(), unless_done(expert), site.needed, remembers)
+
+
+def unless_done(expert: Expert) -> Expert:
+    """An expert that looks first whether the goal is reached: it may be asked anew at any time."""
+
+    async def look(s: Screen) -> Steps:
+        if await s.js("window.__pfGoal"):
+            yield done()
+            return
+        async for step in expert(s):
+            yield step
+
+    return look
 
 
 def demands(rng: random.Random, parts: Sequence[str]) -> str:

@@ -155,6 +155,17 @@ async def test_giving_up_ends_an_episode_and_is_right_where_nothing_can_be_done(
 
 
 @needs_browser
+@pytest.mark.parametrize("task", ["desk-editor", "desk-calculator", "site-table", "site-chores"])
+async def test_experts_of_applications_mend_what_a_student_has_done(screen: pages.Screen, task: str) -> None:
+    stray = typed("7")
+    for seed in range(3):
+        episode, _ = await correct_scene(screen, seed, Scripted(stray), Mixture(alone=1.0, wrong=1), task)
+        assert episode.success, episode.steps
+        assert episode.steps[0]["taken"] == stray
+        assert sum("taken" in step for step in episode.steps) == 1
+
+
+@needs_browser
 async def test_a_page_of_our_own_is_played_to_its_end(screen: pages.Screen) -> None:
     mixture = Mixture(alone=0.0, expert=1.0)
     played = [await correct_scene(screen, seed, Scripted(), mixture, "page-fill") for seed in range(4)]
