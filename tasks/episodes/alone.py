@@ -71,7 +71,7 @@ async def play_alone(
             except (ValueError, KeyError):  # a key that no keyboard has
                 end = "no action"
                 break
-            if action["action"] == "done":
+            if action["action"] in ("done", "infeasible"):
                 end = "model"
                 break
         reward = float(await web.reward(screen) or 0)
