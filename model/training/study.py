@@ -1,7 +1,7 @@
-"""One study of how M3 is trained: `python -m pilotfish.model.training.study NAME --out FOLDER`.
+"""Studies of how M3 is trained: `python -m pilotfish.model.training.study NAME ... --out FOLDER`.
 
-docs/studies.md says what each asks and measures. A study that was stopped, killed or ran out of room goes on
-with `--resume`, from the last checkpoint of the training it was at.
+docs/studies.md says what each asks and measures. Studies that were stopped, killed or ran out of time or room
+go on with `--resume`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import torch
 from pilotfish.model.protocol import ModelError
 from pilotfish.model.training.settings import TrainingError
 from pilotfish.model.training.studies.catalog import SCALES, STUDIES
-from pilotfish.model.training.studies.runner import TABLE, begin
+from pilotfish.model.training.studies.runner import Runner, begin
 from pilotfish.model.training.studies.trial import Stopped
-
-SECONDS = 300.0  # of a study on a GPU, unless it is told otherwise
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,12 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Train small M3s that differ in one thing, and compare them."
     )
-    parser.add_argument("study", choices=sorted(STUDIES))
-    parser.add_argument("--out", type=Path, help="folder of the study (default: studies/NAME)")
+    parser.add_argument(
+        "studies", nargs="+", choices=sorted(STUDIES), metavar="STUDY", help=", ".join(STUDIES)
+    )
+    parser.add_argument("--out", type=Path, help="folder of the studies (default: runs/studies)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each variant (default: 3)")
+    parser.add_argument(
+        "--seconds", type=float, help="stop after so many; --resume goes on (default: no end)"
+    )
+    parser.add_argument("--parallel", type=int, default=1, help="trainings at once (default: 1)")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, help="of the whole study (default on a GPU: 300)")
-    length.add_argument("--text-tokens", type=int, help="tokens of text of each training")
+    length.add_argument("--steps", type=int, help="of each training (default: small 600, tiny 4)")
+    length.add_argument("--text-tokens", type=int, help="instead: tokens of text of each training")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPU if there is one")
     parser.add_argument("--scale", choices=sorted(SCALES), help="default: small on a GPU, tiny on a CPU")
     parser.add_argument(
@@ -41,48 +45,54 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FOLDER",
         help="for recall and maps: look at this model (nano, or a folder), train none; repeatable",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the study in the folder")
+    parser.add_argument("--resume", action="store_true", help="go on with what is in the folder")
     said = parser.parse_args(arguments)
-    study = STUDIES[said.study]
-    device = said.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    out = said.out or Path("studies") / study.name
+    out = said.out or Path("runs") / "studies"
     try:
-        for name, value in (
-            ("seeds", said.seeds),
-            ("seconds", said.seconds),
-            ("text-tokens", said.text_tokens),
-        ):
-            if value is not None and not value > 0:
-                raise TrainingError(f"--{name} is {value:g}; give a number above 0.")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise TrainingError("--device is 'cuda', and there is no GPU here; give cpu.")
-        if said.checkpoint and study.measures not in (("maps",), ("recall",)):
-            raise TrainingError(
-                f"--checkpoint is for recall and maps, and the study is {study.name!r}; leave it out."
-            )
-        seconds = said.seconds
-        if seconds is None and said.text_tokens is None and device == "cuda":
-            seconds = SECONDS
-        runner = begin(
-            study,
-            out,
-            scale=said.scale or ("small" if device == "cuda" else "tiny"),
-            device=device,
-            seeds=said.seeds,
-            seconds=seconds,
-            text_tokens=said.text_tokens,
-            checkpoints=tuple(said.checkpoint or ([] if study.variants else ["nano"])),
-            resume=said.resume,
-        )
-        runner.run()
+        runner = _begin(said, out)
+        runner.run(said.parallel, said.seconds)
     except Stopped as stop:
         print(f"Stopped; --resume goes on with {out}.", file=sys.stderr)
         return 128 + stop.signal
     except ModelError as error:
         print(error, file=sys.stderr)
         return 1
-    print((out / TABLE).read_text(encoding="utf-8"))
+    for study in runner.studies:
+        print((out / f"{study.name}.md").read_text(encoding="utf-8"))
     return 0
+
+
+def _begin(said: argparse.Namespace, out: Path) -> Runner:
+    for name in ("seeds", "seconds", "parallel", "steps", "text-tokens"):
+        value = getattr(said, name.replace("-", "_"))
+        if value is not None and not value > 0:
+            raise TrainingError(f"--{name} is {value:g}; give a number above 0.")
+    device = said.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("--device is 'cuda', and there is no GPU here; give cpu.")
+    studies = [STUDIES[name] for name in dict.fromkeys(said.studies)]
+    looking = {study.name for study in studies if study.measures in (("maps",), ("recall",))}
+    if said.checkpoint and not looking:
+        raise TrainingError(
+            f"--checkpoint is for recall and maps, and the study is {studies[0].name!r}; leave it out."
+        )
+    scale = said.scale or ("small" if device == "cuda" else "tiny")
+    rows = SCALES[scale].text_rows * SCALES[scale].length
+    steps = said.steps if said.text_tokens is None else -(-said.text_tokens // rows)
+    return begin(
+        studies,
+        out,
+        scale=scale,
+        device=device,
+        seeds=said.seeds,
+        steps=steps,
+        checkpoints={
+            study.name: tuple(said.checkpoint or ["nano"])
+            for study in studies
+            if study.name in looking and (said.checkpoint or not study.variants)
+        },
+        resume=said.resume,
+    )
 
 
 if __name__ == "__main__":

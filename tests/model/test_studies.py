@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import signal
-from dataclasses import replace
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,49 +25,91 @@ from pilotfish.model import checkpoint
 from pilotfish.model.training.journal import read_log
 from pilotfish.model.training.samples import SampleMaker
 from pilotfish.model.training.studies import drawn, probe
-from pilotfish.model.training.studies.catalog import ADDED_AFTER, NATIVE, SCALES, STUDIES, Variant
+from pilotfish.model.training.studies.catalog import (
+    ADDED_AFTER,
+    NATIVE,
+    SCALES,
+    STUDIES,
+    Variant,
+    measures_of,
+)
+from pilotfish.model.training.studies.jobs import Plan, Training
 from pilotfish.model.training.studies.measure import shown_to
+from pilotfish.model.training.studies.runner import begin
 from pilotfish.model.training.studies.selection import best_tokens, with_choice
-from pilotfish.model.training.studies.trial import Feed, Trial, TrialTrainer, trainee_of
+from pilotfish.model.training.studies.trial import Feed, Stopped, Trial, TrialTrainer, trainee_of
 from pilotfish.model.training.study import main
 from pilotfish.model.training.trainee import NANO
 
 TINY = SCALES["tiny"]
 
 
-def study(name: str, out: Path, *more: str) -> int:
-    return main([name, "--device", "cpu", "--seeds", "1", "--out", str(out), *more])
+def study(*given: str) -> int:
+    return main([*given, "--device", "cpu", "--seeds", "1"])
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
-    return read_log(out / "results.jsonl")
+def rows(out: Path) -> dict[str, dict[str, Any]]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted((out / "results").glob("*.json"))}
 
 
-@pytest.mark.parametrize(
-    ("name", "measures"),
-    [
-        ("native", {"text loss", "clicks in target"}),
-        ("maps", {"mass on vision", "even", "dark heads", "map"}),
-        ("frames", {"text loss", "motion right", "way right", "vision tokens", "pairs", "vision ms"}),
-        ("vit3d", {"text loss"}),
-        ("selection", {"text loss", "facts near", "facts far"}),
-        ("kl", {"text loss", "facts near", "facts far", "mass chosen", "best blocks found", "recall"}),
-    ],
-)
-def test_it_trains_and_compares(name: str, measures: set[str], tmp_path: Path) -> None:
-    assert study(name, tmp_path) == 0
+MEASURES = {
+    "native": {"text loss", "clicks in target"},
+    "maps": {"mass on vision", "even", "dark heads"},
+    "frames": {"text loss", "motion right", "way right", "vision tokens", "pairs", "vision ms"},
+    "vit3d": {"text loss", "motion right", "clicks in target"},
+    "selection": {"text loss", "facts near", "facts far"},
+    "kl": {"text loss", "facts near", "facts far", "mass chosen", "best blocks found"},
+}
+
+
+def test_every_study_trains_measures_and_compares(tmp_path: Path) -> None:
+    every = [STUDIES[name] for name in MEASURES]
+    given = {"scale": "tiny", "device": "cpu", "seeds": 1, "steps": None, "checkpoints": {}, "resume": False}
+    runner = begin(every, tmp_path, **given)  # type: ignore[arg-type]
+    for job in runner.jobs():
+        job.play(runner.plan, tmp_path)
+    runner.report()
     results = rows(tmp_path)
-    assert [row["variant"] for row in results] == [v.name for v in STUDIES[name].variants]
-    for row, variant in zip(results, STUDIES[name].variants, strict=True):
-        assert measures <= set(row["values"]), row
+    assert set(results) == {f"{v.arm}-0" for name in MEASURES for v in STUDIES[name].variants}
+    for name, row in results.items():
         assert row["train_s"] > 0
-        own = tmp_path / "trials" / f"{variant.name.replace(' ', '-').replace(',', '')}-0"
-        assert (own / "model" / "model.safetensors").is_file()
-        assert not list(own.rglob("checkpoint.pt"))
-    table = (tmp_path / "table.md").read_text()
-    assert STUDIES[name].question in table
-    assert all(f"| {v.name} | 1 |" in table for v in STUDIES[name].variants)
-    ElementTree.fromstring((tmp_path / "picture.svg").read_text())
+        assert len(row["losses"]) >= 4
+        assert (tmp_path / "trials" / name / "model" / "model.safetensors").is_file()
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+    for name, measures in MEASURES.items():
+        table = (tmp_path / f"{name}.md").read_text()
+        assert STUDIES[name].question in table
+        head = next(line for line in table.splitlines() if line.startswith("|  |"))
+        assert measures | {"seeds", "training s"} <= {cell.strip() for cell in head.split("|")}
+        for variant in STUDIES[name].variants:
+            assert f"| {variant.name} | 1 |" in table
+        ElementTree.fromstring((tmp_path / f"{name}.svg").read_text())
+    assert results["MSA-0"]["values"]["recall"]["recall"]
+    assert results["native-0"]["values"]["maps"]["map"]
+    assert study("kl", "native", "--resume", "--out", str(tmp_path)) == 0
+    assert rows(tmp_path) == results
+
+
+def test_a_training_that_several_studies_ask_for_is_done_once(tmp_path: Path) -> None:
+    arms: dict[str, Variant] = {}
+    for one in STUDIES.values():
+        for variant in one.variants:
+            same = replace(variant, name="")
+            assert arms.setdefault(variant.arm, same) == same
+    runner = begin(
+        [STUDIES["native"], STUDIES["maps"], STUDIES["kl"]],
+        tmp_path,
+        scale="tiny",
+        device="cpu",
+        seeds=2,
+        steps=None,
+        checkpoints={},
+        resume=False,
+    )
+    native = ["text-alone", "native", "added-after-the-decay", "added-before-the-decay"]
+    names = [*native, "MSA", "without-KL"]
+    assert [job.id for job in runner.jobs()] == [f"{name}-{seed}" for seed in (0, 1) for name in names]
+    assert measures_of(NATIVE) == ("text", "screens", "maps", "motion", "sight")
 
 
 def test_recall_of_the_model_that_ships_on_a_short_sequence() -> None:
@@ -131,13 +179,16 @@ def test_facts_stand_where_they_are_said_to() -> None:
 
 def test_only_the_frames_together_tell_what_moves() -> None:
     shown = drawn.motion(random.Random(3), (84, 84), 8)
-    way, name = shown.answer.split(" ")
-    boxes = [next(w for w in frame if w.text == name) for frame in shown.episode.widgets]
-    assert len({box[2:] for box in boxes}) == 2
+    assert 1 <= shown.turn < shown.frames == 8
+    boxes = [next(w for w in frame if w.text == shown.mover) for frame in shown.episode.widgets]
+    assert len({box[2:] for box in boxes}) == len(boxes) == 2
     dx, dy = (b - a for a, b in zip(boxes[0].centre, boxes[-1].centre, strict=True))
-    assert {"left": dx < 0, "right": dx > 0, "up": dy < 0, "down": dy > 0}[way]
-    others = [[w for w in frame if w.text != name] for frame in shown.episode.widgets]
-    assert all(frame == others[0] for frame in others)
+    assert {"left": dx < 0, "right": dx > 0, "up": dy < 0, "down": dy > 0}[shown.way]
+    others = [[w for w in frame if w.text != shown.mover] for frame in shown.episode.widgets]
+    assert others[0] == others[1]
+    sample = drawn.motion_sample(SampleMaker(NANO, 0), shown, 4)
+    order = [n for clip in sample.clips for n in clip]
+    assert order == [0] * shown.turn + [1] * (8 - shown.turn)
 
 
 def test_patches_attend_within_their_segment_alone() -> None:
@@ -207,49 +258,113 @@ def test_the_loss_of_a_choice_of_tokens_trains_its_index_branch_alone() -> None:
     assert moved == {"index_q_proj", "index_k_proj", "index_q_norm", "index_k_norm", "index_weight_proj"}
 
 
-def stable(out: Path) -> list[dict[str, Any]]:
-    """The results without times."""
-    return [
-        row | {"train_s": 0, "values": {k: v for k, v in row["values"].items() if k != "vision ms"}}
-        for row in rows(out)
-    ]
+KL, NO_KL = STUDIES["kl"].variants
+PLAN = Plan("tiny", "cpu", 4, 768, "")
+
+
+def without_times(out: Path) -> list[dict[str, Any]]:
+    return [row | {"train_s": 0} for row in rows(out).values()]
 
 
 class Killed(BaseException):
-    """Ends a study where it is, as a kill does: nothing is saved on its way out."""
+    """Ends a training where it is, as a kill does: nothing is saved on its way out."""
 
 
-def test_it_goes_on_after_being_stopped_and_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_training_goes_on_after_being_stopped_and_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pilotfish.model.training.train.SYNC_EVERY", 1)
-    assert study("kl", tmp_path / "whole") == 0
+    job = Training("added", 0, ADDED_AFTER)
+    job.play(PLAN, tmp_path / "whole")
     out, one_step = tmp_path / "parts", TrialTrainer._one_step
 
     def stop(trainer: TrialTrainer, *given: Any) -> None:
         one_step(trainer, *given)
-        if trainer.step == 2:
+        if trainer.step == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def kill(trainer: TrialTrainer, *given: Any) -> None:
         one_step(trainer, *given)
-        if trainer.feed.variant.name == "without KL" and trainer.step == 2:
+        if trainer.step == 3:
             raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(TrialTrainer, "_one_step", stop)
-        assert study("kl", out) == 128 + signal.SIGTERM
-    assert capsys.readouterr().err.endswith(f"Stopped; --resume goes on with {out}.\n")
-    assert (out / "trials" / "with-KL-0" / "phase-0" / "checkpoint.pt").is_file()
+        with pytest.raises(Stopped):
+            job.play(PLAN, out)
+    assert (job.folder(out) / "phase-0" / "checkpoint.pt").is_file()
     with monkeypatch.context() as patch:
         patch.setattr(TrialTrainer, "_one_step", kill)
         with pytest.raises(Killed):
-            study("kl", out, "--resume")
-    assert [row["variant"] for row in rows(out)] == ["with KL"]
-    with (out / "results.jsonl").open("a") as file:
-        file.write('{"variant": "without KL", "se')
-    assert study("kl", out, "--resume") == 0
-    assert stable(out) == stable(tmp_path / "whole")
+            job.play(PLAN, out)
+    assert not job.result(out).exists()
+    job.play(PLAN, out, beside=2)
+    (row,), (whole,) = without_times(out), without_times(tmp_path / "whole")
+    assert row == whole | {"beside": 2}
+
+
+ENDLESS = ["kl", "--steps", "100000", "--parallel", "2"]
+
+
+def logged(out: Path) -> list[int]:
+    """How many records each of the two trainings has written."""
+    names = ("MSA-0", "without-KL-0")
+    return [len(read_log(out / "trials" / name / "phase-0" / "train.jsonl")) for name in names]
+
+
+def steps(out: Path) -> list[int]:
+    """Where the checkpoints stand."""
+    paths = sorted(out.rglob("checkpoint.pt"))
+    return [torch.load(path, weights_only=True)["step"] for path in paths]
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_signal_stops_all_trainings_and_the_next_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop() -> None:
+        until(lambda: min(logged(tmp_path)) > 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=stop)
+    watcher.start()
+    assert study(*ENDLESS, "--out", str(tmp_path)) == 128 + signal.SIGTERM
+    watcher.join()
+    said = capsys.readouterr().err
+    assert said.endswith(f"Stopped; --resume goes on with {tmp_path}.\n")
+    before = steps(tmp_path)
+    assert len(before) == 2
+    assert study(*ENDLESS, "--seconds", "2", "--resume", "--out", str(tmp_path)) == 0
+    captured = capsys.readouterr()
+    assert f"2 are left; --resume goes on with {tmp_path}." in captured.err
+    assert "Nothing is finished yet." in captured.out
+    assert all(now >= then for now, then in zip(steps(tmp_path), before, strict=True))
+
+
+def test_trainings_save_and_end_when_who_began_them_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pilotfish.model.training.study", *ENDLESS, "--device", "cpu"]
+    with subprocess.Popen([*command, "--seeds", "1", "--out", str(tmp_path)]) as process:
+        until(lambda: min(logged(tmp_path)) > 0)
+        process.kill()
+
+    def ended() -> bool:
+        for path in tmp_path.rglob("said.txt"):
+            with path.open("a") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+        return True
+
+    until(ended)
+    assert all(step >= 25 for step in steps(tmp_path))
+    assert len(steps(tmp_path)) == 2
 
 
 def test_a_loss_that_is_no_number_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,62 +372,68 @@ def test_a_loss_that_is_no_number_is_a_result(tmp_path: Path, monkeypatch: pytes
 
     def broken(self: TrialTrainer) -> Any:
         trainee = build(self)
-        if self.feed.variant.name == "with KL":
-            with torch.no_grad():
-                trainee.model.language_model.lm_head.weight.fill_(float("nan"))
+        with torch.no_grad():
+            trainee.model.language_model.lm_head.weight.fill_(float("nan"))
         return trainee
 
-    monkeypatch.setattr(TrialTrainer, "_build", broken)
-    assert study("kl", tmp_path) == 0
-    first, second = rows(tmp_path)
-    assert first["failed"].startswith("The loss of step 1 is no number (answer nan")
-    assert "step 0 of seed 0, drawn in process" in first["failed"]
-    assert second["values"]["text loss"] > 0
-    assert first["failed"] in (tmp_path / "table.md").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialTrainer, "_build", broken)
+        Training(KL.arm, 0, KL).play(PLAN, tmp_path)
+    assert study("kl", "--out", str(tmp_path)) == 0
+    results = rows(tmp_path)
+    assert results["MSA-0"]["failed"].startswith("The loss of step 1 is no number (answer nan")
+    assert "step 0 of seed 0, drawn in process" in results["MSA-0"]["failed"]
+    assert results["without-KL-0"]["values"]["text"]["text loss"] > 0
+    assert results["MSA-0"]["failed"] in (tmp_path / "kl.md").read_text()
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "table.md").symlink_to("/dev/full")
-    assert study("kl", tmp_path) == 1
+    (tmp_path / "kl.md").symlink_to("/dev/full")
+    assert study("kl", "--out", str(tmp_path)) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == (
         f"{tmp_path} cannot be written (No space left on device); free some room. "
         "What is finished stays, and --resume goes on."
     )
     before = rows(tmp_path)
-    assert [row["variant"] for row in before] == ["with KL"]
-    (tmp_path / "table.md").unlink()
-    assert study("kl", tmp_path, "--resume") == 0
-    assert rows(tmp_path)[0] == before[0]
+    assert list(before) == ["MSA-0"]
+    (tmp_path / "kl.md").unlink()
+    assert study("kl", "--resume", "--out", str(tmp_path)) == 0
+    assert rows(tmp_path)["MSA-0"] == before["MSA-0"]
     assert len(rows(tmp_path)) == 2
+
+
+def test_a_training_that_fails_is_named_and_the_others_are_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phase = tmp_path / "trials" / "MSA-0" / "phase-0"
+    phase.mkdir(parents=True)
+    (phase / "checkpoint.pt").write_text("damaged")
+    assert study("kl", "--out", str(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert f"  {phase / 'checkpoint.pt'} is no whole checkpoint" in said
+    assert said.endswith("MSA-0 failed, as said above; --resume tries again.\n")
+    assert list(rows(tmp_path)) == ["without-KL-0"]
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["kl", "--seeds", "0"], "--seeds is 0; give a number above 0."),
+        (["kl", "--parallel", "0"], "--parallel is 0; give a number above 0."),
         (["kl", "--seconds", "nan"], "--seconds is nan; give a number above 0."),
-        (["kl"], "holds the study 'native', not 'kl'; give another --out."),
-        (["native"], "holds this study already; --resume goes on with it, or give another --out."),
-        (["native", "--resume", "--seeds", "2"], "--seeds is 2, and 3 in "),
+        (["kl"], "holds studies already; --resume goes on with them, or give another --out."),
+        (["kl", "--resume", "--steps", "5"], "--steps is 5, and 6 in "),
+        (["kl", "--resume", "--scale", "small"], "--scale is 'small', and 'tiny' in "),
+        (["kl", "--resume"], "trainings would not meet the same text; go on with the version of Python"),
         (["native", "--checkpoint", "nano"], "--checkpoint is for recall and maps"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(
     flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = {"study": "native", "scale": "tiny", "device": "cpu", "seeds": 3, "steps": 6, "text_tokens": 6}
-    (tmp_path / "plan.json").write_text(json.dumps(plan | {"checkpoints": []}))
+    plan = replace(PLAN, steps=6, text="3 files, abc")
+    (tmp_path / "plan.json").write_text(json.dumps(asdict(plan)))
     assert main([*flags, "--device", "cpu", "--out", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
-
-
-def test_seconds_become_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    from pilotfish.model.training.settings import TrainingError
-    from pilotfish.model.training.studies.runner import steps_within
-
-    kl = replace(STUDIES["kl"], variants=STUDIES["kl"].variants[:1])
-    assert steps_within(1e5, kl, "tiny", "cpu", 1) > 100
-    with pytest.raises(TrainingError, match=r"^--seconds is 0\.1, and \d+ are needed here; give those, or"):
-        steps_within(0.1, kl, "tiny", "cpu", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pilotfish.model.training.studies.selection import Choice
@@ -39,6 +39,16 @@ class Variant:
         """Temporal patches of a segment; a frame by itself fills one, as a picture does."""
         return max(1, self.segment // 2)
 
+    @property
+    def arm(self) -> str:
+        """What this training is called on disk. Studies that ask for the same one share it."""
+        same = replace(self, name="")
+        for study in STUDIES.values():
+            for other in study.variants:
+                if replace(other, name="") == same:
+                    return slug(other.name)
+        return slug(self.name)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -48,6 +58,21 @@ class Study:
     question: str
     variants: tuple[Variant, ...]
     measures: tuple[Measure, ...]
+
+
+def slug(name: str) -> str:
+    """A name as part of a file's."""
+    return name.replace(" ", "-").replace(",", "")
+
+
+def measures_of(variant: Variant) -> tuple[Measure, ...]:
+    """What any study measures of this training: all is measured at once, so that it never has to be loaded
+    again."""
+    found: dict[Measure, None] = {}
+    for study in STUDIES.values():
+        if any(other.arm == variant.arm for other in study.variants):
+            found |= dict.fromkeys(study.measures)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -61,17 +86,17 @@ class Scale:
     length: int  # tokens of a row of text
     task_rows: int
     cases: int  # that are measured of each kind
+    at_once: int  # of them are given to the model in one pass
     warmup: int
-    workers: int
+    workers: int  # processes that draw for one training, at most
+    steps: int  # of each training, unless it is told otherwise
     muon_lr: float = 3e-3
     adam_lr: float = 2e-3
-    steps: int = 0  # unless seconds or text tokens say otherwise
-    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 _TEXT = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "head_dim": 64}
 _TEXT |= {"intermediate_size": 96, "shared_intermediate_size": 160, "dense_intermediate_size": 768}
-_TEXT |= {"num_local_experts": 4, "topk_blocks": 8, "block_size": 16}
+_TEXT |= {"num_local_experts": 4, "topk_blocks": 4, "block_size": 16}
 _VISION = {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 512}
 _TINY_TEXT = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 32}
 _TINY_TEXT |= {"rotary_dim": 16, "intermediate_size": 32, "shared_intermediate_size": 32, "index_dim": 32}
@@ -82,12 +107,12 @@ SCALES = {
     scale.name: scale
     for scale in (
         Scale(
-            "small", {"text": _TEXT, "vision": _VISION}, (168, 168), text_rows=32, length=384, task_rows=128,
-            cases=512, warmup=30, workers=12,
+            "small", {"text": _TEXT, "vision": _VISION}, (168, 168), text_rows=32, length=256, task_rows=96,
+            cases=512, at_once=256, warmup=30, workers=4, steps=600,
         ),
         Scale(
             "tiny", {"text": _TINY_TEXT, "vision": _TINY_VISION}, (84, 84), text_rows=2, length=96,
-            task_rows=4, cases=4, warmup=2, workers=0, steps=4,
+            task_rows=4, cases=4, at_once=64, warmup=2, workers=0, steps=4,
         ),
     )
 }  # fmt: skip
@@ -131,9 +156,9 @@ STUDIES = {
             "Does attention over all frames of a clip serve motion, and single screens, better than attention"
             " within a patch of two frames?",
             (
-                Variant("3-D, motion", "motion"),
-                Variant("per patch, motion", "motion", segment=2),
-                Variant("per frame, motion", "motion", segment=1),
+                Variant("3-D, motion", "motion", frames=8),
+                Variant("per patch, motion", "motion", frames=8, segment=2),
+                Variant("per frame, motion", "motion", frames=8, segment=1),
                 Variant("3-D, screens"),
                 Variant("per patch, screens", segment=2),
             ),

@@ -63,10 +63,18 @@ def screen(draw: random.Random, size: Size, most: int = 4, steps: int = 1) -> Ep
 
 @dataclass
 class Motion:
-    """Frames in which one labelled button moves, and the right words: where to, and which one."""
+    """`frames` frames in which one labelled button moves: the episode's first screen up to frame `turn`, its
+    second from there on; and the right words: where to, and which one."""
 
     episode: Episode
-    answer: str
+    frames: int
+    turn: int
+    way: str
+    mover: str
+
+    @property
+    def answer(self) -> str:
+        return f"{self.way} {self.mover}"
 
 
 def motion(draw: random.Random, size: Size, frames: int) -> Motion:
@@ -78,26 +86,23 @@ def motion(draw: random.Random, size: Size, frames: int) -> Motion:
     dx, dy = (side * ahead for side in WAYS[way])
     back, inks = _light(draw), random.Random(draw.random()).getstate()
     episode = Episode("moving", 0, "", [], [], [], [], *size)
-    turn = draw.randrange(1, frames)
-    for n in range(frames):
+    for share in (-0.5, 0.5):
         inked = random.Random()
         inked.setstate(inks)  # the same colours in every frame
         image = Image.new("RGB", size, back)
-        share = 0.5 if n >= turn else -0.5
         x0, y0 = mover.x0 + share * dx, mover.y0 + share * dy
         moved = Widget(mover.text, mover.kind, x0, y0, x0 + mover.x1 - mover.x0, y0 + mover.y1 - mover.y0)
         letters: list[tuple[str, int, int]] = []
         for widget, its_font in [*still, (moved, font)]:
             letters += _button(ImageDraw.Draw(image), inked, widget, its_font)
         _append(episode, image, [*(widget for widget, _ in still), moved], letters)
-    return Motion(episode, f"{way} {mover.text}")
+    return Motion(episode, frames, draw.randrange(1, frames), way, mover.text)
 
 
 def motion_sample(maker: SampleMaker, shown: Motion, segment: int) -> Sample:
     """The moving things as clips of four frames and the question. With a segment of one frame every frame
     stands twice, as a single picture does, which takes twice the vision tokens."""
-    frames = len(shown.episode.frames)
-    order = [n for n in range(frames) for _ in range(2 if segment == 1 else 1)]
+    order = [int(n >= shown.turn) for n in range(shown.frames) for _ in range(2 if segment == 1 else 1)]
     clips = [tuple(order[i : i + 4]) for i in range(0, len(order), 4)]
     size = (4, shown.episode.height, shown.episode.width, 3)
     blank = np.broadcast_to(np.uint8(0), size)
@@ -105,7 +110,7 @@ def motion_sample(maker: SampleMaker, shown: Motion, segment: int) -> Sample:
     turns = [Message("user", (*parts, "What moves?")), Message("assistant", (shown.answer,))]
     text = maker.chat.render_training(turns)
     weights = np.asarray(text.is_target, np.float32)
-    return Sample(np.asarray(text.ids, np.int32), weights, shown.episode, list(range(frames)), clips)
+    return Sample(np.asarray(text.ids, np.int32), weights, shown.episode, [0, 1], clips)
 
 
 @dataclass
@@ -151,7 +156,7 @@ def _place(draw: random.Random, size: Size, count: int) -> list[tuple[Widget, fl
         if len(placed) == count:
             break
         name, font = names[len(placed)], draw.randint(11, 15)
-        w = _font(font).getlength(name) + draw.randint(6, 20)
+        w = _length(name, font) + draw.randint(6, 20)
         h = font + draw.randint(6, 14)
         x, y = draw.uniform(2, max(3, size[0] - w - 2)), draw.uniform(2, max(3, size[1] - h - 2))
         box = Widget(name, "button", round(x), round(y), round(x + w), round(y + h))
@@ -171,11 +176,11 @@ def _button(
     ink = "#222222" if draw.random() < 0.7 else "#7a1f1f"
     paper.rectangle(tuple(widget[2:]), fill=_light(draw), outline="#555555")
     font, (cx, cy) = _font(size), widget.centre
-    left = cx - font.getlength(widget.text) / 2
+    left = cx - _length(widget.text, size) / 2
     paper.text((left, cy), widget.text, fill=ink, font=font, anchor="lm")
     letters = []
     for i, char in enumerate(widget.text):
-        ends = [font.getlength(widget.text[:n]) for n in (i, i + 1)]
+        ends = [_length(widget.text[:n], size) for n in (i, i + 1)]
         letters.append((char, int(left + sum(ends) / 2), int(cy)))
     return letters
 
@@ -185,6 +190,11 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
+@functools.cache
+def _length(text: str, size: float) -> float:
+    return _font(size).getlength(text)
+
+
 def _light(draw: random.Random) -> tuple[int, int, int]:
     return draw.randint(190, 255), draw.randint(190, 255), draw.randint(190, 255)
 
@@ -192,9 +202,9 @@ def _light(draw: random.Random) -> tuple[int, int, int]:
 def _append(
     episode: Episode, image: Image.Image, widgets: list[Widget], letters: list[tuple[str, int, int]]
 ) -> None:
-    png = io.BytesIO()
-    image.save(png, "PNG", compress_level=1)
-    episode.frames.append(png.getvalue())
+    file = io.BytesIO()
+    image.save(file, "PPM")  # as it is: compressing would take longer than drawing
+    episode.frames.append(file.getvalue())
     episode.widgets.append(widgets)
     episode.letters.append(letters)
 

@@ -25,8 +25,8 @@ from pilotfish.model.training.studies.catalog import Measure, Scale, Variant
 from pilotfish.model.training.studies.trial import task_sample
 from pilotfish.model.training.trainee import NANO, PATCHES, see
 
-AT_ONCE = 64
 POINT = re.compile(r"(\d{3}) (\d{3})$", re.ASCII)
+SIGHTS, SIGHT_TRIES = 32, 12  # whose cost is measured at once, and how often: the best counts
 CONVERSATION = (336, 420)  # pixels of the screens that a checkpoint is shown
 CONVERSATION_STEPS = 6  # as many clips as an agent keeps
 TEXT_TOKENS = 4096
@@ -43,25 +43,25 @@ class Measured:
         self.maker = SampleMaker(NANO, 0)
         self.kind: AttentionKind = "dense" if variant.choice == "full" else "sparse"
 
-    def all(self, measures: Sequence[Measure]) -> Values:
-        """Every measure that makes sense for the variant."""
+    def all(self, measures: Sequence[Measure]) -> dict[str, Values]:
+        """The values of every measure that makes sense for the variant, by its name."""
         known: dict[Measure, Callable[[], Values]] = {
             "text": self.text, "screens": self.screens, "motion": self.motion, "facts": self.facts,
             "maps": self.maps, "recall": self.recall, "sight": self.sight,
         }  # fmt: skip
         tasks = {"screens": ("screens", "none"), "motion": ("motion",), "facts": ("facts",)}
-        values: Values = {}
-        for measure in measures:
-            if self.variant.task in tasks.get(measure, (self.variant.task,)):
-                values |= known[measure]()
-        return values
+        return {
+            measure: known[measure]()
+            for measure in measures
+            if self.variant.task in tasks.get(measure, (self.variant.task,))
+        }
 
     def text(self) -> Values:
         """Loss on files that are never trained on, in nat per token."""
         files = drawn.text_files(held_out=True)
         samples = [self.maker.text(self.scale.length, files) for _ in self._named("text")]
         total, tokens = 0.0, 0
-        for part in _parts(samples):
+        for part in _parts(samples, self.scale.at_once):
             logits, ids = self._logits(part)
             total += float(
                 F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
@@ -89,20 +89,20 @@ class Measured:
         """Share of right answers to what has moved and where to, both."""
         frames, segment = self.variant.frames, self.variant.segment
         moving = [drawn.motion(self.maker.random, self.scale.picture, frames) for _ in self._named("motion")]
-        samples = [_asked(drawn.motion_sample(self.maker, one, segment)) for one in moving]
-        said = self._answers(samples, most=8)
-        pairs = [(one.strip().split(" "), m.answer.split(" ")) for one, m in zip(said, moving, strict=True)]
-        return {
-            "motion right": sum(got == want for got, want in pairs) / len(pairs),
-            "way right": sum(got[0] == want[0] for got, want in pairs) / len(pairs),
-        }
+        whole, ways = 0, 0
+        for part in _parts(moving, self.scale.at_once):
+            samples = [drawn.motion_sample(self.maker, one, segment) for one in part]
+            for one, right in zip(part, self._right(samples), strict=True):
+                way = len(self.maker.tokenizer.encode(one.way))
+                whole, ways = whole + all(right), ways + all(right[:way])
+        return {"motion right": whole / len(moving), "way right": ways / len(moving)}
 
     def facts(self) -> Values:
         """Share of facts found again, by whether they lie within as many tokens as keys are kept."""
         files, text = drawn.text_files(held_out=True), self.model.config.text
         told = [drawn.facts(self.maker, self.scale.length, files) for _ in self._named("facts")]
         right: dict[str, list[bool]] = defaultdict(list)
-        for part in _parts(told):
+        for part in _parts(told, self.scale.at_once):
             logits, ids = self._logits([one.sample for one in part])
             found = logits[:, :-1].argmax(-1) == ids[:, 1:]
             for row, one in enumerate(part):
@@ -119,12 +119,12 @@ class Measured:
             return {}
         self.maker.random = random.Random("sight")
         moving = drawn.motion(self.maker.random, self.scale.picture, frames)
-        batch = collate([drawn.motion_sample(self.maker, moving, segment)] * 8, 0).to(self.device)
-        patches = len(batch.clip_frames) * 2 // 8
+        batch = collate([drawn.motion_sample(self.maker, moving, segment)] * SIGHTS, 0).to(self.device)
+        patches = len(batch.clip_frames) * 2 // SIGHTS
         cells, own = 4 * drawn.cells(self.scale.picture), self.variant.patches
         times = []
         with torch.no_grad():
-            for _ in range(6):
+            for _ in range(SIGHT_TRIES):
                 self._wait()
                 begun = time.perf_counter()
                 see(self.model, batch, 0.0, own)
@@ -133,7 +133,7 @@ class Measured:
         return {
             "vision tokens": patches * drawn.cells(self.scale.picture),
             "pairs": patches // own * (own * cells) ** 2,
-            "vision ms": round(min(times) / 8 * 1e3, 3),
+            "vision ms": round(min(times) / SIGHTS * 1e3, 4),
         }
 
     def maps(self) -> Values:
@@ -167,9 +167,19 @@ class Measured:
         ids = torch.stack([torch.from_numpy(sample.ids).long() for sample in samples]).to(self.device)
         return self.model(ids, attention=self.kind).float(), ids
 
+    @torch.no_grad()
+    def _right(self, samples: Sequence[Sample]) -> list[list[bool]]:
+        """Of each sample's answer, token by token, whether the model says it after the right ones before."""
+        batch = collate(list(samples), self.maker.tokenizer.eos_id).to(self.device)
+        media = see(self.model, batch, 0.0, self.variant.patches)
+        hidden = self.model.hidden(batch.ids, media=media, attention=self.kind)[:, :-1]
+        wanted = batch.weights[:, 1:] > 0
+        found = self.model.language_model.lm_head(hidden[wanted]).argmax(-1) == batch.ids[:, 1:][wanted]
+        return [part.tolist() for part in found.cpu().split(wanted.sum(1).tolist())]
+
     def _answers(self, samples: Sequence[Sample], most: int) -> list[str]:
         said: list[str] = []
-        for part in _parts(samples):
+        for part in _parts(samples, self.scale.at_once):
             said += answers(self.model, self.maker, part, self.device, self.kind, most, self.variant.patches)
         return [one.partition("[e~[")[0] for one in said]
 
@@ -269,6 +279,6 @@ def _inside(answer: str, box: tuple[float, ...], size: tuple[int, int]) -> bool:
     return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 
-def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for i in range(0, len(items), AT_ONCE):
-        yield items[i : i + AT_ONCE]
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for i in range(0, len(items), size):
+        yield items[i : i + size]

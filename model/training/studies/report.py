@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from pilotfish.model.training.studies.catalog import Study
 
 if TYPE_CHECKING:
-    from pilotfish.model.training.studies.runner import Plan
+    from pilotfish.model.training.studies.jobs import Plan
 
 Row = dict[str, Any]
 BAR, LABEL, LINE = 360, 190, 22
@@ -18,19 +18,31 @@ COLOURS = ("#1f6fb4", "#d1603d", "#3a8f5c", "#8a5fb0", "#888888")
 CURVES = {"best": "#888888", "chosen": "#1f6fb4", "window": "#3a8f5c", "even": "#d1603d"}
 
 
-def table(study: Study, plan: Plan, rows: Sequence[Row]) -> str:
-    """What was asked, the means over the seeds with their range, and layers where there are some."""
+def table(study: Study, plan: Plan, seeds: int, rows: Sequence[Row]) -> str:
+    """What was asked, the means over the finished seeds with their range, and layers where there are some.
+
+    seeds: how many are wanted of each variant.
+    """
     text = [f"# {study.name}", "", study.question, ""]
-    trained = f"{plan.text_tokens:,} tokens of text in {plan.steps} steps, " if plan.steps else ""
-    scale = f", scale {plan.scale}" if plan.steps else ""
-    text += [f"{trained}{plan.seeds} seed{'s' * (plan.seeds > 1)}, {plan.device}{scale}.", ""]
+    is_trained = any("train_s" in row or "failed" in row for row in rows)
+    said = (
+        f"{plan.text_tokens:,} tokens of text in {plan.steps} steps, scale {plan.scale}, "
+        if is_trained
+        else ""
+    )
+    text += [f"{said}{plan.device}, {seeds} seed{'s' * (seeds > 1)} wanted of each.", ""]
+    if is_trained and (beside := max(row.get("beside", 1) for row in rows)) > 1:
+        text += [f"Up to {beside} trainings shared the device, so that seconds do not compare.", ""]
     names = _flat_names(rows)
     if names:
-        text += _lines(["", "seeds", "training s", *names], [
-            [variant, str(len(own)), _spread([row["train_s"] for row in own if "train_s" in row])]
+        text += _lines(["", "seeds", *["training s"] * is_trained, *names], [
+            [variant, str(len(own))]
+            + [_spread([row["train_s"] for row in own if "train_s" in row])] * is_trained
             + [_spread([row["values"][name] for row in own if name in row["values"]]) for name in names]
             for variant, own in _by_variant(rows)
         ])  # fmt: skip
+    if not rows:
+        text += ["Nothing is finished yet.", ""]
     for row in rows:
         if "failed" in row:
             text += [f"{row['variant']}, seed {row['seed']}: {row['failed']}", ""]

@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -103,17 +101,18 @@ class Drawn(IterableDataset[Batch]):
 
 
 class TrialTrainer(Trainer):
-    """The trainer, on a feed, with the variant's choice of keys and segments."""
+    """The trainer, on a feed that so many processes draw, with the variant's choice of keys and segments."""
 
-    def __init__(self, settings: Settings, feed: Feed, *, go_on: bool = False):
-        self.feed = feed
+    def __init__(self, settings: Settings, feed: Feed, drawing: int, *, go_on: bool = False):
+        self.feed, self.drawing = feed, drawing
         super().__init__(settings, go_on=go_on)
 
     def _build(self) -> Trainee:
         return trainee_of(self.feed.variant, self.feed.scale, self.s.device)
 
     def _data(self) -> Iterator[Batch]:
-        return batches(Drawn(self.feed, self.step), self.s.workers)
+        drawn.text_files(held_out=False)  # once, before the processes that draw are copied from this one
+        return batches(Drawn(self.feed, self.step), self.drawing)
 
 
 def trainee_of(variant: Variant, scale: Scale, device: str) -> Trainee:
@@ -126,7 +125,7 @@ def trainee_of(variant: Variant, scale: Scale, device: str) -> Trainee:
 
 @dataclass(frozen=True)
 class Trial:
-    """One variant with one seed, `steps` long, in a folder of its own."""
+    """One variant with one seed, `steps` long, in a folder of its own; beside: how many there are at once."""
 
     variant: Variant
     scale: Scale
@@ -134,6 +133,7 @@ class Trial:
     steps: int
     folder: Path
     device: str
+    beside: int = 1
 
     def sessions(self) -> list[tuple[Phase, int, int]]:
         """Each phase with the steps [first, end) it has."""
@@ -157,7 +157,7 @@ class Trial:
         """
         if self.model_folder.is_dir():
             return
-        spent, resume = 0.0, ""
+        spent, resume, curve = 0.0, "", list[list[float]]()
         for number in range(len(self.variant.phases)):
             folder = self.folder / f"phase-{number}"
             checkpoint = folder / CHECKPOINT
@@ -168,10 +168,12 @@ class Trial:
                 trainer.run()
                 if trainer.stopped_by:
                     raise Stopped(trainer.stopped_by)
-            spent += sum(_times(read_log(folder / LOG)))
+            records = read_log(folder / LOG)
+            spent += sum(_times(records))
+            curve += [[record["step"], record["answer"], record["kl"]] for record in records]
             resume = str(checkpoint)
         checkpoint.unlink()
-        write_json(folder / TIMES, {"train_s": round(spent, 2)})
+        write_json(folder / TIMES, {"train_s": round(spent, 2), "losses": curve})
         folder.rename(self.model_folder)
         for number in range(len(self.variant.phases) - 1):
             shutil.rmtree(self.folder / f"phase-{number}")
@@ -182,34 +184,10 @@ class Trial:
         trainee.model.load_state_dict(load_file(self.model_folder / WEIGHTS, device=self.device))
         return trainee.eval().requires_grad_(False)
 
-    def fresh(self) -> Trainee:
-        """An untrained model of the variant, to try how long measuring takes."""
-        return trainee_of(self.variant, self.scale, self.device).eval().requires_grad_(False)
-
-    def train_s(self) -> float:
-        """Seconds its steps took, without what came before the first."""
-        spent: float = json.loads((self.model_folder / TIMES).read_text(encoding="utf-8"))["train_s"]
-        return spent
-
-    def seconds_of_steps(self, warm: int = 3, timed: int = 5) -> list[float]:
-        """Seconds that a step of each phase takes here, tried on fresh models."""
-        seconds = []
-        for number in range(len(self.variant.phases)):
-            with tempfile.TemporaryDirectory(prefix="trial-") as folder:
-                trainer = self.trainer(number, Path(folder))
-                data = trainer._data()
-                for n in range(warm + timed):
-                    if n == warm:
-                        self._wait()
-                        begun = time.perf_counter()
-                    trainer._one_step(data, 0.9)
-                self._wait()
-                seconds.append((time.perf_counter() - begun) / timed)
-        return seconds
-
-    def _wait(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+    def times(self) -> dict[str, Any]:
+        """Seconds its steps took, without what came before the first, and its losses on the way."""
+        found: dict[str, Any] = json.loads((self.model_folder / TIMES).read_text(encoding="utf-8"))
+        return found
 
     def _dense_share(self, number: int, phase: Phase) -> float:
         """The warm-up of the index branch takes as many steps in every variant."""
@@ -233,18 +211,19 @@ class Trial:
                 muon_lr=scale.muon_lr,
                 adam_lr=scale.adam_lr,
                 kl_weight=self.variant.kl_weight,
-                workers=min(scale.workers, max(1, _cores() - 2)) if scale.workers else 0,
+                workers=0,  # its own way to draw; how many draw may change when a trial goes on
                 seed=self.seed,
                 resume=resume,
                 sizes={part: dict(values) for part, values in scale.sizes.items()},
                 width=scale.picture[0],
                 height=scale.picture[1],
                 log_every=max(1, min(25, (end - first) // 8)),
-                save_every=30.0,
+                save_every=45.0,
                 device=self.device,
                 bf16=self.device == "cuda",
             ),
             Feed(self.variant, scale, self.seed, phase, first),
+            min(scale.workers, max(1, _cores() // self.beside - 1)) if scale.workers else 0,
             go_on=go_on,
         )
 
