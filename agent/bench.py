@@ -248,8 +248,6 @@ def find_unfinished(plan: Plan, settings: Settings) -> Path | None:
     if not settings.record_dir.is_dir():
         return None
     for folder in sorted(settings.record_dir.iterdir(), reverse=True):
-        if not (folder / log.EVENTS).is_file():
-            continue
         try:
             run = log.read_run(folder)
             first = run.started

@@ -74,7 +74,10 @@ def replay(
         ),
     ] = False,
     beside: Annotated[
-        Path | None, typer.Option("--with", help="A run to show beside it: where they part, what each cost.")
+        Path | None,
+        typer.Option(
+            "--with", readable=False, help="A run to show beside it: where they part, what each cost."
+        ),
     ] = None,
     max_mib: Annotated[
         float, typer.Option(min=0, help="Of frames; what is beyond is left out, spread evenly.")

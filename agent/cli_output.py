@@ -22,7 +22,9 @@ def _found(named: Path) -> Path:
 Run = Annotated[
     Path,
     typer.Argument(
-        callback=_found, help="A run: its folder, or its id alone, such as 20261129-120000-ab12cd."
+        callback=_found,
+        readable=False,  # typer would say it without the owner and the mend
+        help="A run: its folder, or its id alone, such as 20261129-120000-ab12cd.",
     ),
 ]
 

@@ -5,6 +5,7 @@ played, for scripts too.
 from __future__ import annotations
 
 import asyncio
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,14 +43,25 @@ def add_to(app: typer.Typer) -> None:
 def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
     """List the runs there are, newest first: which of them are running, and what they are about."""
     from pilotfish.agent.control.runs import newest_first, runs_in
+    from pilotfish.agent.events import LogError
     from pilotfish.agent.run_folder import places_of_runs
     from pilotfish.agent.safetext import shortened
+    from pilotfish.agent.show import say
 
     settings = settings_of(record_dir=record_dir)
     folder = settings.record_dir
-    found = newest_first(run for place in places_of_runs(settings) for run in runs_in(place))
+    several: list[RunInfo] = []
+    for place in places_of_runs(settings):
+        try:
+            several += runs_in(place)
+        except LogError as error:
+            if place == folder:
+                raise
+            say(str(error), sys.stderr)
+    found = newest_first(several)
     lines = [
-        f"{shortened(run.id, 40)}  {_how(run):11}  {shortened(run.what or run.command, 80)}" for run in found
+        f"{shortened(run.id, 40)}  {_how(run):11}  {run.unread or shortened(run.what or run.command, 80)}"
+        for run in found
     ]
     listed = [vars(run) | {"folder": str(run.folder)} for run in found]
     print_result({"runs": listed}, as_json, lines or [f"There are no runs in {folder}."])
@@ -57,6 +69,8 @@ def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
 
 def _how(run: RunInfo) -> str:
     """What has become of a run, in a word, as the list of `pilotfish tui` has it."""
+    if run.unread:
+        return "unreadable"
     if run.playing:
         return "running"
     return {"interrupted": "stopped", "": "broken off"}.get(run.status, run.status)

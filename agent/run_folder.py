@@ -21,11 +21,13 @@ SNAPSHOTS, WORKSPACE = "snapshots", "workspace"
 def find_run(named: Path) -> Path:
     """The folder of a run that is named by its path, or by its bare id where new runs are made.
 
-    Raises `LogError`, which says what was looked for and how to list the runs.
+    Raises `LogError`, which says what was looked for and how to list the runs, or whose the folder is that
+    may not be read.
     """
     from pilotfish.agent.events import EVENTS, LogError
 
-    if os.path.lexists(named / EVENTS):
+    barred: list[str] = []
+    if _holds_a_log(named, barred):
         return named
     from pilotfish.agent.settings import load_settings
 
@@ -34,11 +36,29 @@ def find_run(named: Path) -> Path:
     looked = f"in {named}"
     if str(named) == named.name:
         for folder in places_of_runs(settings):
-            if os.path.lexists(folder / named / EVENTS):
+            if _holds_a_log(folder / named, barred):
                 return folder / named
         looked += f" and none in {runs / named}"
-    mend = "`pilotfish runs` lists those there are" if runs.is_dir() else f"no runs are in {runs} yet"
+    if barred:
+        raise LogError(barred[0])
+    there = os.path.isdir(runs)  # noqa: PTH112 (`is_dir` raises where one may not look)
+    mend = "`pilotfish runs` lists those there are" if there else f"no runs are in {runs} yet"
     raise LogError(f"There is no run '{named}' (no {EVENTS} {looked}); {mend}.")
+
+
+def _holds_a_log(folder: Path, barred: list[str]) -> bool:
+    """Whether a folder is that of a run; where that may not be looked at, `barred` gets a sentence on it."""
+    from pilotfish.agent.events import EVENTS
+    from pilotfish.agent.events.errors import cannot
+
+    try:
+        os.lstat(folder / EVENTS)
+    except PermissionError as error:
+        barred.append(cannot("read", folder / EVENTS, error))
+        return False
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def places_of_runs(settings: Settings) -> list[Path]:

@@ -24,6 +24,8 @@ from pilotfish.agent.control.wire import (
     Refused,
     Request,
 )
+from pilotfish.agent.events import EVENTS
+from pilotfish.agent.events.errors import cannot
 
 
 class ControlError(Exception):
@@ -123,8 +125,12 @@ def _why_not(folder: Path, error: OSError) -> str:
     """The sentence about a run that cannot be connected to."""
     try:
         found = look_at(folder)
+    except PermissionError as shut:
+        return cannot("read", folder / EVENTS, shut)
     except OSError:
         return f"There is no run in {folder}; `pilotfish runs` lists those there are."
+    if found.playing and isinstance(error, PermissionError):
+        return cannot("reach", folder / SOCKET, error)
     if found.playing:
         return f"The run {folder.name} cannot be reached ({error.strerror or error}); try again in a moment."
     if found.status == "finished":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pilotfish.agent.events import EVENTS
+from pilotfish.agent.events import EVENTS, LogError
+from pilotfish.agent.events.errors import cannot
 
 _HEAD, _TAIL = 64 << 10, 4 << 10
 """Bytes read of a log's beginning and end. Records of settings or of a long instruction may be longer than
@@ -25,6 +26,7 @@ class RunInfo:
 
     playing: whether a process plays it. status: finished, interrupted or failed; '' while it is played and
     after it was killed. what: the task, or the instruction. began, changed: Unix times.
+    unread: a sentence on whose it is, where it may not be read.
     """
 
     id: str
@@ -36,20 +38,35 @@ class RunInfo:
     status: str = ""
     began: float = 0.0
     changed: float = 0.0
+    unread: str = ""
 
 
 def runs_in(record_dir: Path) -> list[RunInfo]:
-    """The runs in a folder, newest first. What is no run is passed over; a missing folder has none."""
+    """The runs in a folder, newest first. What is no run is passed over; a missing folder has none.
+
+    Raises `LogError` where the folder may not be read.
+    """
     try:
         with os.scandir(record_dir) as entries:
             folders = [Path(entry.path) for entry in entries if entry.is_dir()]
+    except PermissionError as error:
+        raise LogError(cannot("read", record_dir, error)) from error
     except OSError:
         return []
     found = []
     for folder in folders:
         with contextlib.suppress(OSError):
-            found.append(look_at(folder))
+            try:
+                found.append(look_at(folder))
+            except PermissionError as error:
+                found.append(_unread(folder, cannot("read", folder / EVENTS, error)))
     return newest_first(found)
+
+
+def _unread(folder: Path, why: str) -> RunInfo:
+    """What is known of a run that may not be read."""
+    changed = folder.stat().st_mtime
+    return RunInfo(folder.name, folder, playing=False, began=changed, changed=changed, unread=why)
 
 
 def newest_first(runs: Iterable[RunInfo]) -> list[RunInfo]:
