@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pilotfish.agent.policy import Rule
+from pilotfish.agent.spelling import wrong_value
 from pilotfish.agent.whole_file import write_whole
 
 _MARK = "\ufeff"
@@ -28,9 +29,11 @@ def what_is_wrong(error: ValidationError | TypeError) -> str:
     """The end of a sentence about fields that make no rule."""
     if isinstance(error, TypeError):
         return "its fields must be named"
-    first = error.errors(include_url=False, include_input=False)[0]
-    fields = ", ".join(Rule.model_fields)
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']} (its fields are {fields})"
+    first = error.errors(include_url=False)[0]
+    name, fields = ".".join(map(str, first["loc"])), ", ".join(Rule.model_fields)
+    if first["type"] == "extra_forbidden":
+        return f"there is no field {name}; choose from {fields}"
+    return wrong_value(name or "a rule", first).rstrip(".")
 
 
 def saved_rules(path: Path | None = None) -> list[Rule]:
@@ -42,6 +45,8 @@ def saved_rules(path: Path | None = None) -> list[Rule]:
     path = (path or FILES[0]).expanduser()
     try:
         rules = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("rules", [])
+        if not isinstance(rules, list):
+            raise TypeError("they are no list")
         return [Rule.model_validate(fields) for fields in rules]
     except FileNotFoundError:
         return []

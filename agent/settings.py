@@ -7,6 +7,7 @@ flags.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from pilotfish.agent.policy import Rule, Verdict
+from pilotfish.agent.safetext import shortened
 from pilotfish.agent.spelling import as_given, wrong_value
 from pilotfish.sandbox import Limits
 
@@ -222,7 +224,11 @@ def load_settings(flags: Mapping[str, Any]) -> Settings:
     except SourceError as error:
         name = re.sub(r'.*field "(\w+)".*', r"\1", str(error))
         where = as_given(name, (), FILES[::-1])
-        raise SettingsError(f"The environment variable {where} is not JSON; mend or unset it.") from None
+        value = os.environ.get(where, "")
+        raise SettingsError(
+            f"The environment variable {where} is {shortened(repr(value), 200)}, which is not JSON; mend or "
+            "unset it."
+        ) from None
     except (ValueError, OSError) as error:
         raise SettingsError(f"{_broken_file()} cannot be read ({error}); mend or remove it.") from None
     settings._flags = frozenset(given)

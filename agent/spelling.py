@@ -9,9 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pilotfish.agent.safetext import shortened
+
 PREFIX = "PILOTFISH_"
 OTHER_VARIABLES = ("PILOTFISH_CHROMIUM", "PILOTFISH_BOX")
 """Variables that are no settings."""
+_SHOWN = 200
 _FLAGS = {"network": "--allow-host"}
 
 
@@ -52,12 +55,31 @@ def _line(name: str, file: Path) -> int | None:
 
 def wrong_value(name: str, error: Mapping[str, Any]) -> str:
     """A sentence on a value that pydantic refused, one of `ValidationError.errors()`."""
-    return f"{name} is {error['input']!r}, but must be {_expected(error)}."
+    if error["type"] == "missing":
+        return f"{name} is missing; add it."
+    return f"{name} is {_shown(error['input'])}, but must be {_expected(error)}."
+
+
+def _shown(value: object) -> str:
+    """A value as a settings file has it, cut short."""
+    words = str(value).lower() if isinstance(value, bool) else str(value)
+    words = repr(value) if isinstance(value, str | list | dict | tuple) else words
+    return shortened(words, _SHOWN)
 
 
 def _expected(error: Mapping[str, Any]) -> str:
+    """What would have been right in the place of a value that pydantic refused."""
     context = error.get("ctx", {})
     match str(error["type"]).split("_"):
+        case ["string", *_]:
+            return "text" if error["input"] is None else "text in quotes"
+        case ["path", *_]:
+            return "a path" if error["input"] is None else "a path in quotes"
+        case ["tuple", *_] | ["list", *_]:
+            tables = ", each of its tables below a line [[rules]]" if error["loc"] == ("rules",) else ""
+            return f"a list{tables}"
+        case ["model", *_] | ["dict", *_]:
+            return "a table of names and values"
         case ["int", *_]:
             return "a whole number"
         case ["float", *_] | ["finite", *_]:

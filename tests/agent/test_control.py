@@ -334,7 +334,7 @@ async def test_rules_are_added_and_saved(tmp_path: Path, monkeypatch: pytest.Mon
     steering = Steering(policy=policy)
     async with serving(tmp_path, steering):
         client = await RunClient.connect(tmp_path)
-        with pytest.raises(ControlError, match=r"verdict: Field required \(its fields are verdict, tool"):
+        with pytest.raises(ControlError, match=r"verdict is missing; add it"):
             await client.ask(AddRule(rule={"tool": "shell"}))
         await client.ask(AddRule(rule={"verdict": "allow", "tool": "edit"}))
         assert not (tmp_path / ".config").exists()

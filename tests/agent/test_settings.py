@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotfish.agent.policy import Rule
 from pilotfish.agent.settings import Settings, SettingsError, load_settings
 from pilotfish.agent.spelling import unknown_variables
 
@@ -79,3 +81,55 @@ def test_a_byte_order_mark_before_a_file_is_passed_over(
     assert load_settings({}).max_steps == 7
     file.write_bytes(b"\xef\xbb\xbfmax_steps = 0\r\n")
     assert wrong({}) == "max_steps (pilotfish.toml, line 1) is 0, but must be 1 or more."
+
+
+TYPES = ("7", "1.5", "true", '"x"', "[]", "[1]", "{a = 1}", "[{a = 1}]", "2020-01-01")
+"""A value of each type that a file can hold."""
+
+
+def test_a_value_of_any_wrong_type_is_one_sentence_without_a_word_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "pilotfish.toml"
+
+    def told(text: str) -> str:
+        file.write_text(text)
+        try:
+            load_settings({})
+        except SettingsError as error:
+            return str(error)
+        return ""
+
+    places = [f"{name} =" for name in Settings.model_fields]
+    for table in ("limits", "server", "swe_bench"):
+        fields = type(Settings.model_fields[table].default).model_fields
+        places += [f"[{table}]\n{name} =" for name in fields]
+    places += [f"[[rules]]\n{name} =" for name in Rule.model_fields]
+    said = [sentence for place in places for value in TYPES if (sentence := told(f"{place} {value}"))]
+    assert len(said) > 300
+    for sentence in said:
+        assert re.fullmatch(
+            r"[\w.]+ (\(pilotfish\.toml, line \d\) )?(is .+, but must be .+|is missing; add it)\."
+            r"|There is no setting .+; choose from .+\.|\w+ .*cannot be used: .+",
+            sentence,
+        ), sentence
+        for word in ("instance", "class", "Input", "valid", "tuple", "string", "required", "datetime"):
+            assert word not in sentence
+    assert told('rules = ["deny"]') == (
+        "rules.0 (pilotfish.toml, line 1) is 'deny', but must be a table of names and values."
+    )
+    assert told('[rules]\nverdict = "deny"').endswith(
+        "is {'verdict': 'deny'}, but must be a list, each of its tables below a line [[rules]]."
+    )
+    assert told('[[rules]]\ntool = "shell"') == "rules.0.verdict (pilotfish.toml, line 1) is missing; add it."
+    assert len(told(f'max_steps = "{"9a" * 9999}"')) < 400
+    file.unlink()
+    monkeypatch.setenv("PILOTFISH_RULES", "deny")
+    assert wrong({}) == (
+        "The environment variable PILOTFISH_RULES is 'deny', which is not JSON; mend or unset it."
+    )
+    monkeypatch.setenv("PILOTFISH_RULES", "null")
+    monkeypatch.setenv("PILOTFISH_RECORD_DIR", "none")
+    assert wrong({}) == "PILOTFISH_RECORD_DIR is None, but must be a path."
