@@ -10,9 +10,13 @@ from pilotfish.agent.events.tail import LogTail
 from pilotfish.agent.replay.page import run_data
 from pilotfish.agent.replay.story import Story
 
+_BEGINNING, _PIECE = 1 << 16, 1 << 20
+"""Bytes of a log that are read before it is served, and at a time after that."""
+
 
 class Following:
-    """What a log has told so far. `read` takes what is new in it; not safe for several threads at once.
+    """What a log has told so far, at first its beginning. `read` takes what comes next; not safe for several
+    threads at once.
 
     What changed in the workspace is left out: to look there would keep the run from its own snapshots.
     """
@@ -24,9 +28,11 @@ class Following:
         """Grows with every change."""
         self.epoch = 0
         """Grows when the log was taken back, so that all that was told counts no more."""
+        self.more = True
+        """Whether the log holds more that was not read yet."""
         self._tail = LogTail(folder)
         self._begin()
-        self.read()
+        self.read(_BEGINNING)
 
     def _begin(self) -> None:
         self._events: list[log.Event] = []
@@ -35,22 +41,21 @@ class Following:
         self._stamps: list[list[tuple[object, ...]]] = []
         self._versions: list[list[int]] = []
 
-    def read(self) -> bool:
-        """Take what is new; whether there was anything. Raises `log.LogError`."""
+    def read(self, most: int = _PIECE) -> bool:
+        """Take what comes next, of about `most` bytes; whether there was anything. Raises `log.LogError`."""
         before = self.version
-        while True:
-            news = self._tail.read()
-            if news.again:
-                self._begin()
-                self.epoch += 1
-            if news.again or news.events or news.warnings:
-                self.version += 1
-            self._events += news.events
-            self._warnings += news.warnings
-            for number in {number for event in news.events for number in self._story.feed(event)}:
-                self._compare(number)
-            if not news.more:
-                return self.version > before
+        news = self._tail.read(most)
+        if news.again:
+            self._begin()
+            self.epoch += 1
+        if news.again or news.events or news.warnings or news.more != self.more:
+            self.version += 1
+        self.more = news.more
+        self._events += news.events
+        self._warnings += news.warnings
+        for number in {number for event in news.events for number in self._story.feed(event)}:
+            self._compare(number)
+        return self.version > before
 
     def _compare(self, number: int) -> None:
         """Give the entries of an episode that have changed the newest version."""
@@ -79,6 +84,7 @@ class Following:
         return {
             "version": self.version,
             "epoch": self.epoch,
+            "more": self.more,
             "run": run_data(run) if begun else None,
             "episodes": [episode.as_json() for episode in self._story.episodes],
             "changed": changed,

@@ -66,13 +66,15 @@ class LivePage:
         """Look for news until `stop`."""
         while not self._over.is_set():
             async with self._lock:
-                # A log that cannot be read for a moment is read at another.
-                with contextlib.suppress(log.LogError):
+                try:
                     if await asyncio.to_thread(self._following.read):
                         self._news.set()
                         self._news = asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), LOOK_S)
+                except log.LogError:  # for a moment: it is read at another
+                    self._following.more = False
+            if not self._following.more:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._over.wait(), LOOK_S)
 
     def stop(self) -> None:
         """End every answer that waits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -16,6 +17,10 @@ STALL_S = 60.0
 TICK_S = 1.0
 MAX_AHEAD = 1024**2
 """Bytes a client may send behind a request while that is answered."""
+_LOGGER = logging.getLogger("pilotfish.serving")
+_LOGGER.setLevel(
+    logging.ERROR
+)  # what any client can have printed, such as by an Upgrade, tells nobody anything
 
 
 class Connection(H11Protocol):
@@ -26,6 +31,10 @@ class Connection(H11Protocol):
     _stalled_s = 0.0  # without a byte read of what waits to be sent
     _unsent = 0
     _ahead = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _LOGGER
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -65,6 +65,7 @@ async function startLive() {
       if (!news.run) trouble(waiting);
       else if (news.version > version) take(news);
       else fillHead();
+      if (news.more) trouble("The log of this run is still being read: there is more than is shown yet.");
       version = news.version;
     } catch {
       trouble("The server of this page is gone; what it has told is still here. Trying again …");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import httpx2
 import pytest
 
 from pilotfish.agent import events as log
+from pilotfish.agent.replay.following import Following
+from pilotfish.agent.tui.bench import large_run
 
 from .conftest import Looking
 from .recorded import SCREEN, recorded, recording, steered
@@ -23,15 +26,17 @@ BROWSER = pytest.mark.asyncio(loop_scope="module")
 
 @contextmanager
 def watched(folder: Path) -> Iterator[str]:
-    """The address that `pilotfish watch` prints; it is ended with Ctrl-C, in good order."""
+    """The address that `pilotfish watch` prints; it is ended with Ctrl-C, in good order, and says nothing."""
     command = [sys.executable, "-m", "pilotfish.agent.cli", "watch", str(folder), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             told = json.loads(process.stdout.readline())
             assert told["run"] == folder.name
             yield told["url"]
             process.send_signal(signal.SIGINT)
+            assert process.stderr.read() == ""
             assert process.wait(60) == 0
         finally:
             process.kill()
@@ -123,6 +128,11 @@ def test_only_its_own_page_with_its_token_is_answered(tmp_path: Path) -> None:
             assert ask(path, **{"sec-fetch-site": "same-origin"}, origin=f"http://{host}", **good) == 200
             assert client.post(path, headers=good).status_code == 405
         assert ask("/", host="evil.test") == 421
+        assert ask("/", connection="upgrade", upgrade="websocket") == 200
+        assert ask("/", connection="upgrade", upgrade="h2c", host="evil.test") == 421
+        with socket.create_connection(("127.0.0.1", int(host.split(":")[1])), 60) as raw:
+            raw.sendall(b"no request\r\n\r\n")
+            assert raw.recv(12) == b"HTTP/1.1 400"
         shell = client.get("/")
         assert shell.status_code == 200
         assert "Click it." not in shell.text, "the page itself tells nothing of the run"
@@ -145,3 +155,25 @@ def test_a_run_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "There is no run" in json.loads(done.stdout)["error"]
+
+
+def test_a_long_log_is_served_from_its_beginning_on(tmp_path: Path) -> None:
+    folder = large_run(tmp_path / "run", steps=900, lines=9)
+    following = Following(folder)
+    assert following.more
+    first = following.changes(0)
+    assert 0 < len(first["changed"]) < 900
+    while following.more:
+        following.read()
+    rest = following.changes(first["version"])
+    assert not rest["more"]
+    assert {(n, at) for n, at, _ in (*first["changed"], *rest["changed"])} == {(0, at) for at in range(901)}
+    with watched(folder) as url:
+        headers = {"authorization": f"Bearer {url.partition('#')[2]}"}
+        with httpx2.Client(base_url=url.partition("#")[0], headers=headers, timeout=60) as client:
+            version, entries, more = 0, 0, True
+            while more:
+                news = client.get(f"/changes?since={version}").json()
+                version, more = news["version"], news["more"]
+                entries = max(entries, *(at for _, at, _ in news["changed"])) if news["changed"] else entries
+            assert entries == 900
