@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from pilotfish.sandbox.review import AS_IT_WAS, bring_over
 _LISTED = 200
 _CACHES = ("__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 """Folders that programs fill by themselves: counted, not listed."""
+_RECORDS = ("index", "HEAD", "*_HEAD", "COMMIT_EDITMSG", "packed-refs", "logs", "objects", "refs", "gc.log")
+"""What git keeps for itself in `.git`, which nothing runs or obeys: counted likewise."""
 _NAMED = 10
 _KEPT = "before it was restored"
 
@@ -178,15 +181,15 @@ def diff_lines(diff: Diff, *, text: bool) -> list[str]:
     lines = [f"Look at these first, as they are run or obeyed by themselves ({len(risky)}):"] if risky else []
     lines += [f"  {visible(change.path, one_line=True)}  ({change.runs})" for change in risky[:_LISTED]]
     signs = {"added": "A", "removed": "D", "changed": "M", "mode": "m"}
-    plain = [change for change in diff.changes if _cache(change.path) is None]
+    plain = [change for change in diff.changes if _aside(change) is None]
     shown = [f"{signs[change.how]} {change.path}{_remark(change)}" for change in plain[:_LISTED]]
     lines += [visible(line, one_line=True) for line in shown]
     if len(plain) > _LISTED:
         lines.append(f"and {len(plain) - _LISTED} more; --json has all.")
-    caches = Counter(_cache(change.path) for change in diff.changes)
-    for name, number in sorted((name, number) for name, number in caches.items() if name):
-        trust = ", which Python runs" if name == "__pycache__" else ""
-        lines.append(f"and {counted(number, 'change')} in {name}{trust}; --json has all.")
+    aside = Counter(_aside(change) for change in diff.changes)
+    words = {"__pycache__": ", which Python runs", ".git": ", git's own records"}
+    for name, number in sorted((name, number) for name, number in aside.items() if name):
+        lines.append(f"and {counted(number, 'change')} in {name}{words.get(name, '')}; --json has all.")
     lines += diff.warnings
     if text:
         lines += [change.text.rstrip("\n") for change in plain if change.text]
@@ -217,8 +220,14 @@ def written_or_removed(number: int) -> str:
     )
 
 
-def _cache(path: str) -> str | None:
-    return next((part for part in path.split("/") if part in _CACHES), None)
+def _aside(change: Change) -> str | None:
+    """The folder in whose name a change is only counted; None for one that is listed."""
+    parts = change.path.split("/")
+    if ".git" in parts[:-1] and not change.runs:
+        inner, after = parts[parts.index(".git") + 1], change.after
+        if any(fnmatchcase(inner, name) for name in _RECORDS) and (after is None or after.kind != "link"):
+            return ".git"
+    return next((part for part in parts if part in _CACHES), None)
 
 
 def _remark(change: Change) -> str:

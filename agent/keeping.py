@@ -33,8 +33,10 @@ def may_write(call: ToolCall) -> bool:
 class Keeper:
     """Takes the snapshots of one episode. It never raises for one that fails: the log says so."""
 
-    def __init__(self, box: Sandbox, events: log.EventLog) -> None:
+    def __init__(self, box: Sandbox, events: log.EventLog, *, of_part: bool) -> None:
+        """of_part: whether it is the episode of a sub-task, whose steps are counted on their own."""
         self._box = box
+        self._whose = " of a sub-task" if of_part else ""
         self._events = events
         self._others = 0
         self._said = ""
@@ -52,8 +54,9 @@ class Keeper:
     async def keep(self, step: int, what: str) -> None:
         """Take one before a step. what: for what, in a word or a few."""
         began_s = time.monotonic()
+        label = f"before step {step}{self._whose}, {what}"
         try:
-            taken = self._box.find_snapshot(await self._box.snapshot(f"before step {step}, {what}"))
+            taken = self._box.find_snapshot(await self._box.snapshot(label))
         except SandboxError as error:
             # What failed will mostly fail again, and finding that out costs time in every step.
             self._pause = min(_LONGEST_PAUSE, 2 * self._pause + 1)

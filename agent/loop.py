@@ -132,7 +132,7 @@ class Episode:
         self._health = Health(self.box, self.tools)
         self._transcript = Transcript(self.events, self.conversation)
         if self.keeps_snapshots:
-            self._keeper = Keeper(self.box, self.events)
+            self._keeper = Keeper(self.box, self.events, of_part=self.is_part)
 
     async def run(self) -> Outcome:
         """Play the episode to its end and grade it. Raises `GoBack` when a person wants it to go on before an

@@ -369,6 +369,35 @@ def test_caches_are_counted_and_not_listed(tmp_path: Path) -> None:
     assert len(lines) == 5
 
 
+def test_records_of_git_are_counted_and_what_it_obeys_is_listed(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    subprocess.run(["git", "init", "-q", project], check=True)
+    kept = Snapshots(project, tmp_path / "store")
+    first = kept.take()
+    (project / "a.py").write_text("one\n")
+    git = ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "x"], check=True)
+    subprocess.run([*git, "config", "core.pager", "evil"], check=True)
+    (project / ".git" / "hooks" / "pre-commit").write_text("evil\n")
+    (project / ".git" / "payload").write_text("evil\n")
+    (project / ".git" / "ORIG_HEAD").symlink_to("/etc/passwd")
+    found = kept.diff(first, text=True)
+    lines = diff_lines(found, text=False)
+    assert lines[0].endswith("(2):")
+    assert sorted(lines[1:3]) == ["  .git/config  (git)", "  .git/hooks/pre-commit  (git)"]
+    assert lines[3:-1] == [
+        "A .git/ORIG_HEAD  (link to /etc/passwd)",
+        "M .git/config",
+        "A .git/hooks/pre-commit",
+        "A .git/payload",
+        "A a.py",
+    ]
+    assert lines[-1] == f"and {len(found.changes) - 5} changes in .git, git's own records; --json has all."
+    assert not [line for line in diff_lines(found, text=True) if "index" in line]
+
+
 def test_names_do_not_forge_lines_of_a_diff(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import events as log
+from pilotfish.agent.changes import Changes
 from pilotfish.agent.code import CodeTarget, resume_code, run_code
 from pilotfish.agent.settings import SandboxLimits, Settings
 from pilotfish.model.protocol import Message
@@ -99,6 +100,9 @@ async def test_one_that_fills_the_disk_is_told_and_the_rest_goes_on(repo: Path) 
     inside = [one for one in run.events if isinstance(one, log.Resulted) and one.parent]
     assert "the workspace may grow by 50 MiB and has, so `head` was ended" in inside[0].text
     assert results(run)[0].text.endswith("[the sub-task has ended: answered, 1 step]\nIt was full.")
+    labels = [kept.label for kept in Changes(run).all()]
+    own = [label for label in labels if "step" in label]
+    assert own == ["before step 1 of a sub-task, shell", "before step 2, shell"]
     assert [one["path"] for one in result["changed"]] == ["small"]
 
 
