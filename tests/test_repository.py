@@ -85,33 +85,45 @@ def test_tracked_files_stay_small() -> None:
     assert sum((ROOT / path).stat().st_size for path in _tracked()) < MAX_TRACKED_BYTES
 
 
-def test_no_file_names_the_machine_it_was_written_on() -> None:
-    """Home folders, folders above this checkout and hosts of package registries are a machine's own."""
-    usual = {
-        "/",
-        "/home",
-        "/root",
-        "/usr",
-        "/opt",
-        "/srv",
-        "/tmp",
-        "/var",
-        "/mnt",
-        "/app",
-        "/src",
-        "/workspace",
-    }
+SHARED = (
+    "/", "/app", "/dev", "/dev/shm", "/etc", "/home", "/home/user", "/mnt", "/opt", "/proc", "/root", "/run",
+    "/srv", "/tmp", "/usr", "/usr/local", "/usr/src", "/var", "/workspace",
+)  # fmt: skip
+"""Folders that many machines have: what is named in them says nothing of this one."""
+
+
+def of_this_machine(text: str, checkout: Path) -> list[str]:
+    """The paths in a text that are there on this machine, in a folder above the checkout or in itself."""
+    above = [folder for folder in (checkout, *checkout.parents) if str(folder) not in SHARED]
     # What stands behind a name, as in RUN/check/, is no path from the root.
-    above = [
-        rf"(?<![\w.}}>-]){re.escape(f'{folder}/')}"
-        for folder in (ROOT, *ROOT.parents)
-        if str(folder) not in usual
+    named = [Path(found.group()) for found in re.finditer(r"(?<![\w.}>-])(?:/[\w.-]*\w)+", text)]
+    return [
+        str(path)
+        for path in named
+        for folder in above
+        if folder in path.parents and (folder / path.relative_to(folder).parts[0]).exists()
     ]
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    """Home folders, what lies in folders above this checkout, and hosts of package registries."""
     registries = [rf"\b{name}\.org\b" for name in ("pypi", "pythonhosted", "pytorch", "debian", "npmjs")]
     places = [r"/home/(?!user\b)\w+/", r"/Users/\w+/"]
-    foreign = re.compile("|".join([*above, *registries, *places]))
-    found = [f"{path}: {match.group()}" for path, text in _texts() for match in foreign.finditer(text)]
-    assert not found
+    foreign = re.compile("|".join([*registries, *places]))
+    for path, text in _texts():
+        found = [*of_this_machine(text, ROOT), *(match.group() for match in foreign.finditer(text))]
+        assert not found, path
+
+
+def test_a_place_of_this_machine_is_told_from_one_of_an_example(tmp_path: Path) -> None:
+    checkout = tmp_path / "build" / "clone"
+    (checkout / "docs").mkdir(parents=True)
+    for text in (f"see {checkout}/docs/x.md.", f'"{tmp_path}/build"', f"`{tmp_path}/build/clone/`"):
+        assert of_this_machine(text, checkout)
+    for text in (f"RUN{tmp_path}/build/", "/build/", "/dev/null"):
+        assert not of_this_machine(text, checkout)
+    assert not of_this_machine("/etc/passwd and /dev/null", Path("/dev/shm/clone"))
+    assert not of_this_machine("/nonexistent/ and /nonexistent/x", Path("/nonexistent/clone"))
 
 
 def test_links_between_documents_lead_somewhere() -> None:
