@@ -136,11 +136,6 @@ class Tokenizer:
         """The placeholder of one merged patch of a clip."""
         return self.id(VIDEO)
 
-    @property
-    def vision_ids(self) -> tuple[int, ...]:
-        """Ids that only a prompt may hold; a sampler must suppress them, for no patches would back them."""
-        return tuple(self.id(marker) for marker in (IMAGE, VIDEO, IMAGE_START, IMAGE_END))
-
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text. No text, whatever it spells, yields an added token."""
         (ids,) = self.encode_each([text])

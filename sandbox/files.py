@@ -248,10 +248,6 @@ class Files:
         """`write_bytes` in UTF-8, line ends as they are."""
         self.write_bytes(path, text.encode("utf-8"))
 
-    def make_folder(self, path: str | os.PathLike[str]) -> None:
-        """Create a folder and its missing parents; nothing happens when it is there."""
-        os.close(self._folder(self._relative(path), path, create=True))
-
     def remove(self, path: str | os.PathLike[str]) -> None:
         """Remove a file, a link (never what it points to) or an empty folder."""
         parent, name = self._parent(path, create=False)

@@ -60,9 +60,8 @@ def test_outside_is_refused_for_every_use(files: Files, path: str) -> None:
         assert refusal.value.reason == "outside"
         assert "secret" not in str(refusal.value).replace(path, "")
     if path != "file_link":
-        for change in (lambda: files.write_text(path, "x"), lambda: files.make_folder(path)):
-            with pytest.raises(SandboxPathError):
-                change()
+        with pytest.raises(SandboxPathError):
+            files.write_text(path, "x")
     assert (files.root.parent / "secret").read_text() == "secret"
     assert Path("/etc/passwd").read_text() != "x"
 
@@ -118,7 +117,7 @@ def test_what_is_not_a_regular_file(files: Files) -> None:
     os.mkfifo(files.root / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(files.root / "socket"))
-    files.make_folder("folder")
+    (files.root / "folder").mkdir()
     for name, words in (
         ("pipe", "not a regular file"),
         ("socket", "cannot be used"),
