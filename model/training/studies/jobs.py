@@ -61,7 +61,7 @@ class Job(ABC):
 
     @abstractmethod
     def work(self, plan: Plan) -> float:
-        """About how long it takes, in a unit that all jobs share."""
+        """About how long it takes, in a unit that all jobs of its kind share."""
 
     @abstractmethod
     def values(self, plan: Plan, out: Path, beside: int) -> dict[str, Any]:
@@ -88,9 +88,11 @@ class Training(Job):
     variant: Variant
 
     def work(self, plan: Plan) -> float:
+        # Rows in a step, and as many for launching it, which takes a small model half of the time.
         scale = SCALES[plan.scale]
         rows = sum(phase.share * phase.tasks for phase in self.variant.phases) * scale.task_rows
-        return scale.text_rows + (rows if self.variant.task != "none" else 0)
+        launching = scale.text_rows + scale.task_rows
+        return launching + scale.text_rows + (rows if self.variant.task != "none" else 0)
 
     def values(self, plan: Plan, out: Path, beside: int) -> dict[str, Any]:
         scale = SCALES[plan.scale]

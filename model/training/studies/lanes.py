@@ -53,7 +53,7 @@ class Lanes:
         self.plan, self.out, self.parallel, self.ended = plan, out, parallel, ended
         self.end = time.monotonic() + seconds - min(GRACE, seconds / 2) if seconds else None
         self.running: dict[int, Run] = {}
-        self.pace: float | None = None  # seconds per unit of work, of the quickest job that ran whole
+        self.pace: dict[type, float] = {}  # seconds per unit of work, of the quickest job that ran whole
         self.failed: list[Job] = []
         self.stopped_by = 0  # the signal, if there was one
         self.context = (
@@ -93,8 +93,10 @@ class Lanes:
         return float("inf") if self.end is None else self.end - time.monotonic()
 
     def _next(self, waiting: Sequence[Job]) -> Job | None:
-        pace, left = self.pace or 0.0, self._left()
-        return next((job for job in waiting if pace * job.work(self.plan) <= left), None)
+        left = self._left()
+        return next(
+            (job for job in waiting if self.pace.get(type(job), 0) * job.work(self.plan) <= left), None
+        )
 
     def _begin(self, job: Job) -> None:
         taken = {run.lane for run in self.running.values()}
@@ -113,7 +115,7 @@ class Lanes:
         job, took = run.job, time.monotonic() - run.begun
         if run.process.exitcode == 0:
             pace = took / job.work(self.plan)
-            self.pace = pace if self.pace is None else min(self.pace, pace)
+            self.pace[type(job)] = min(pace, self.pace.get(type(job), pace))
             say(f"{job.name}, seed {job.seed}: done after {took:.0f} s")
             self.ended()
         elif told:

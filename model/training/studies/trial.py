@@ -181,7 +181,7 @@ class Trial:
     def trained(self) -> Trainee:
         """The trained model, ready to be measured, with fresh heads."""
         trainee = trainee_of(self.variant, self.scale, self.device)
-        trainee.model.load_state_dict(load_file(self.model_folder / WEIGHTS, device=self.device))
+        trainee.model.load_state_dict(load_file(self.model_folder / WEIGHTS))
         return trainee.eval().requires_grad_(False)
 
     def times(self) -> dict[str, Any]:
