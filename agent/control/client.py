@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
+from pilotfish.agent.control.peer import is_own
 from pilotfish.agent.control.runs import look_at
 from pilotfish.agent.control.wire import (
     FROM_RUN,
@@ -50,6 +52,12 @@ class RunClient:
             reader, writer = await _open(folder)
         except OSError as error:
             raise ControlError(_why_not(folder, error)) from error
+        if not is_own(writer):
+            writer.close()
+            raise ControlError(
+                f"What answers at {folder / SOCKET} is another user's or in a sandbox, so nothing is said to "
+                "it; see who may write in that folder, and resume the run."
+            )
         try:
             line = await asyncio.wait_for(reader.readline(), 10)
             hello = FROM_RUN.validate_json(line)
@@ -68,11 +76,17 @@ class RunClient:
         ends before it has answered.
         """
         number = next(self._ids)
+        try:
+            line = request.model_copy(update={"id": number}).model_dump_json().encode() + b"\n"
+        except PydanticSerializationError:
+            raise ControlError(
+                "A text in it holds half of a character, as '\\ud800' is one, which no program can be given; "
+                "leave it out."
+            ) from None
         future: asyncio.Future[Done | Refused] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        line = request.model_copy(update={"id": number}).model_dump_json() + "\n"
         try:
-            self._writer.write(line.encode("utf-8", "surrogatepass"))
+            self._writer.write(line)
             await self._writer.drain()
             if self._listening.done():
                 raise ConnectionError

@@ -12,12 +12,12 @@ import functools
 import json
 import os
 import socket
-import struct
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from pilotfish.agent.control.peer import is_own
 from pilotfish.agent.control.refusal import Refusal
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.control.wire import (
@@ -54,7 +54,6 @@ _OBJECT = 1024
 MAX_CLIENTS = 64
 LINGER_S = 1.0
 """How long a client may take to read the last that the run says."""
-_PEER = struct.Struct("3i")
 
 
 class Client:
@@ -158,7 +157,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not _may_connect(writer) or len(self._clients) >= MAX_CLIENTS:
+        if not is_own(writer) or len(self._clients) >= MAX_CLIENTS:
             writer.transport.abort()
             return
         self._last += 1
@@ -327,21 +326,6 @@ def _listener(folder: Path) -> Iterator[socket.socket]:
                         os.unlink(SOCKET, dir_fd=descriptor)
     finally:
         os.close(descriptor)
-
-
-def _may_connect(writer: asyncio.StreamWriter) -> bool:
-    """Whether the program at the other end is the user's own and in no sandbox: in the workspace of another
-    run the socket may be seen, and who is in there has the user's number too.
-    """
-    connection = writer.get_extra_info("socket")
-    process, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    try:
-        return user == os.getuid() and all(
-            Path(f"/proc/{process}/ns/{kind}").readlink() == Path(f"/proc/self/ns/{kind}").readlink()
-            for kind in ("user", "pid")
-        )
-    except OSError:
-        return False  # it has gone, or is hidden from this process
 
 
 def _line(message: FromRun) -> bytes:
