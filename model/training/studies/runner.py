@@ -51,7 +51,7 @@ class Runner:
         Raises `Stopped` for a signal, `TrainingError` where something failed; what is done is kept.
         """
         todo = [job for job in self.jobs() if not job.result(self.out).exists()]
-        say(f"{len(todo)} of {len(self.jobs())} to do, {self.plan.text_tokens:,} tokens of text in each")
+        say(f"{len(todo)} of {len(self.jobs())} to do, {self.plan.steps} steps in each training")
         lanes = Lanes(self.plan, self.out, parallel, seconds, self.report)
         try:
             lanes.play(todo)
