@@ -18,13 +18,16 @@ from pilotfish.tools.computer import ComputerTool
 
 @dataclass(eq=False)
 class Lender:
-    """look: takes a clip. or_stopped: awaits, or raises what ends the episode."""
+    """look: takes a clip. or_stopped: awaits, or raises what ends the episode. keeps_text: log what is typed,
+    and not only how much.
+    """
 
     reach: Reach
     tools: Sequence[Tool[Any]]
     keeper: Keeper | None
     look: Callable[[], Awaitable[Observed | None]]
     or_stopped: Callable[[Awaitable[Any]], Awaitable[Any]]
+    keeps_text: bool
 
     async def lend(self, screen: Screen, transcript: Transcript, step: int) -> None:
         """Lend them before a step until they come back. What the model held down is released before, and
@@ -35,7 +38,7 @@ class Lender:
                 await tool.close()
         if self.keeper is not None:
             await self.or_stopped(self.keeper.keep(step, "a person used mouse and keyboard"))
-        hands = Hands(screen)
+        hands = Hands(screen, keeps_text=self.keeps_text)
         transcript.took_over(step)
         text, seen = "", None
         try:
@@ -45,7 +48,7 @@ class Lender:
             text = _words(hands, note)
         finally:
             await hands.close()
-            transcript.gave_back(step, text, seen, inputs=hands.inputs, seconds=hands.seconds)
+            transcript.gave_back(step, text, seen, hands)
             self.reach.returned()
 
 

@@ -114,6 +114,8 @@ class Episode:
     """The people beside the run. A message to one that is at a sub-task is for both conversations."""
     is_part: bool = False
     """Whether it is a sub-task of another episode."""
+    log_typing: bool = False
+    """Whether the log keeps what a person types, and not only how much."""
     _view: View = field(init=False)
     _health: Health = field(init=False)
     _transcript: Transcript = field(init=False)
@@ -265,7 +267,8 @@ class Episode:
     async def _lend(self) -> None:
         """Lend mouse and keyboard to the person who wants them."""
         assert self._view.screen is not None
-        lender = Lender(self.steering.reach, self.tools, self._keeper, self._look, self._or_stopped)
+        reach, keeps = self.steering.reach, self.log_typing
+        lender = Lender(reach, self.tools, self._keeper, self._look, self._or_stopped, keeps)
         await lender.lend(self._view.screen, self._transcript, self._step)
 
     async def _look_over(self, over: EpisodeOver) -> None:

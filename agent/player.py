@@ -173,6 +173,7 @@ class Player:
             keeps_snapshots=job.snapshots is not None,
             on_progress=self.on_progress,
             steering=self._steering,
+            log_typing=settings.log_typing,
         )
 
     def _check_back(self, job: Job, to: int) -> None:

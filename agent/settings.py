@@ -150,6 +150,8 @@ class Settings(BaseSettings):
     """Whether the model thinks before it answers."""
     logprobs: bool = False
     """Keep the log-probability of every token that the model writes in the run's log."""
+    log_typing: bool = False
+    """Keep what you type yourself during a take-over in the run's log; unset, only how many characters."""
     max_clips: int = Field(default=12, ge=2)
     """Clips kept in the conversation."""
     clip_block: int = Field(default=8, ge=1)

@@ -191,7 +191,8 @@ def _lines(event: log.Event) -> list[str]:
         case log.TookOver():
             return ["user  took over mouse and keyboard"]
         case log.GaveBack():
-            return [f"user  gave them back: {shortened(event.text, 2 * WIDTH)}"]
+            did = [f"user  {shortened(line, 2 * WIDTH)}" for line in event.did]
+            return [*did, f"user  gave them back: {shortened(event.text, 2 * WIDTH)}"]
         case log.SteppedBack(over=True):
             return [f"back  {shortened(stepped_back_words(event), 4 * WIDTH)}"]
         case log.EpisodeEnded():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pilotfish.agent import events as log
+from pilotfish.agent.control.hands import Hands
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.prompt import developer_turn, first_turn, person_turn, tool_turn
 from pilotfish.agent.recorder import Observed
@@ -56,10 +57,18 @@ class Transcript:
         """Record that a person has mouse and keyboard."""
         self._events.append(log.TookOver(step=step))
 
-    def gave_back(self, step: int, text: str, seen: Observed | None, *, inputs: int, seconds: float) -> None:
-        """Record that they have come back, and tell it unless there is nothing to be told."""
-        clip, seconds = self.clip_data(seen), round(seconds, 3)
-        self._events.append(log.GaveBack(step=step, text=text, clip=clip, inputs=inputs, seconds=seconds))
+    def gave_back(self, step: int, text: str, seen: Observed | None, hands: Hands) -> None:
+        """Record that they have come back and what was done with them, and tell what there is to be told."""
+        self._events.append(
+            log.GaveBack(
+                step=step,
+                text=text,
+                clip=self.clip_data(seen),
+                inputs=hands.inputs,
+                did=hands.doings.lines,
+                seconds=round(hands.seconds, 3),
+            )
+        )
         self._tell(text, seen)
 
     def stepped_back(self, step: int, to: int, note: str, told: str, seen: Observed | None) -> None:

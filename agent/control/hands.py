@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from pilotfish.agent.control.doings import Doings
 from pilotfish.agent.control.refusal import Refusal
 from pilotfish.agent.control.wire import Input
 from pilotfish.tools.base import Screen
@@ -21,13 +22,15 @@ class Hands:
     Places are pixels of the screen, of which no other part of the display can be reached.
     """
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, keeps_text: bool = False) -> None:
+        """keeps_text: have `doings` tell what is typed, and not only how much."""
         assert not screen.shared, "a person's own desktop is not taken over"
         self._screen = screen
         self._driver = InputDriver(screen.display)
         self._began_s = time.monotonic()
         self._closed = False
         self.inputs = 0
+        self.doings = Doings(keeps_text=keeps_text)
 
     @property
     def seconds(self) -> float:
@@ -43,6 +46,7 @@ class Hands:
         except (InputError, ValueError) as error:
             raise Refusal(f"That was not done: {error}.") from error
         self.inputs += 1
+        self.doings.add(what)
 
     async def close(self) -> None:
         """Release all buttons and keys."""

@@ -344,13 +344,16 @@ class TookOver(Record):
 
 
 class GaveBack(Record):
-    """The person has given them back. text: what the model is told, with the clip, as a turn of the user."""
+    """The person has given them back. text: what the model is told, with the clip, as a turn of the user.
+    did: what the person did, in words; of text only its length, unless the setting `log_typing` keeps it.
+    """
 
     type: Literal["gave_back"] = "gave_back"
     step: int
     text: str
     clip: ClipData | None = None
     inputs: int = 0
+    did: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

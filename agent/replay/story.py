@@ -234,6 +234,8 @@ class Episode:
         entry.note(name, text)
         if isinstance(event, log.SteppedBack):
             entry.note("told", event.told)
+        if isinstance(event, log.GaveBack):
+            entry.note("did", "\n".join(event.did))
         if isinstance(event, log.GaveBack | log.SteppedBack):
             entry.show(event.clip)
 

@@ -87,6 +87,7 @@ async def test_mouse_and_keyboard_go_to_a_person_and_come_back(web_task: Task, t
     took, gave = (e for e in run.events if isinstance(e, log.TookOver | log.GaveBack))
     assert isinstance(gave, log.GaveBack)
     assert (took.step, gave.step, gave.inputs) == (2, 2, 2)
+    assert gave.did == ("clicked at (100, 50)", "held the middle button down at (200, 212)")
     heard = model.requests[1][0]
     said, clip = heard[-1].parts
     assert heard[-1].role == "user"

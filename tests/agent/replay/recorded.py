@@ -117,7 +117,14 @@ def steered(run: Recording) -> None:
     run.events.append(log.Spoken(step=3, text="Use the other button."))
     run.events.append(log.TookOver(step=3))
     run.events.append(
-        log.GaveBack(step=3, text="A person has used it.", clip=run.clip(60), inputs=4, seconds=2.5)
+        log.GaveBack(
+            step=3,
+            text="A person has used it.",
+            clip=run.clip(60),
+            inputs=4,
+            seconds=2.5,
+            did=("clicked at (5, 5)", "typed 3 characters"),
+        )
     )
     run.events.append(log.RuleAdded(rule={"tool": "shell", "verdict": "deny"}, saved=True))
     run.events.append(log.Paused(step=3, on=False))

@@ -71,7 +71,9 @@ async def test_what_a_person_did_is_told(path: Path, looking: Looking) -> None:
     assert '"coordinate": [300, 300]' in edited.split("RAN INSTEAD")[1]
     assert "all came back" in await go_to(page, "stepped back")
     assert "Use the other button." in await go_to(page, "message")
-    assert "A person has used it." in await go_to(page, "handed back")
+    handed_back = await go_to(page, "handed back")
+    assert "A person has used it." in handed_back
+    assert "clicked at (5, 5)\ntyped 3 characters" in handed_back
     assert '{"tool": "shell", "verdict": "deny"}, kept for later runs too' in await details(page)
     undone = await page.locator(".row.undone .what").all_inner_texts()
     assert undone == [*WALK[3:5]]
