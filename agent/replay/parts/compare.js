@@ -11,6 +11,39 @@ function differenceWords(row) {
   return rows[boot.parting] === row ? `The runs part here. ${words}` : words;
 }
 
+// Of each run and episode: the row of the last thing in it, its last step, and its end.
+let endings = [];
+
+function findEndings() {
+  endings = runs.map((_, k) => {
+    const found = [];
+    rows.forEach(({ entries, episode }, number) => {
+      const entry = entries[k];
+      if (!entry) return;
+      const here = found[episode] = found[episode] || { last: number, step: 0, end: "" };
+      if (entry.kind === "end" && !entry.tags.includes("subtask")) here.end = entry.title;
+      else here.last = number;
+      if (["step", "said"].includes(entry.kind) && !entry.tags.some((tag) => ["subtask", "undone"].includes(tag))) here.step = entry.step;
+    });
+    return found;
+  });
+}
+
+// Why run k has nothing at a row.
+function absence(k, number) {
+  const here = endings[k][rows[number].episode], name = "AB"[k];
+  if (!here) return `${name} has no such episode.`;
+  if (number <= here.last) return `${name} has no such step.`;
+  const after = here.step ? `after step ${here.step}` : "before its first step";
+  return here.end ? `${name} ended ${after} (${here.end}).` : `${name} broke off ${after}.`;
+}
+
+// The runs whose last step in an episode is at a row after which the other goes on.
+const lastsAt = (number) => !two ? [] : ["A", "B"].filter((_, k) => {
+  const [own, other] = [endings[k], endings[1 - k]].map((of) => of[rows[number].episode]);
+  return own && other && own.last === number && other.last > number;
+});
+
 function toggleDifference() {
   if (!two) return;
   showsDifference = !showsDifference;

@@ -15,6 +15,7 @@ function makeRows() {
   rows = two
     ? boot.rows.map(([a, b, differs]) => rowOf([flat[0][a], flat[1][b]], differs))
     : flat[0].map((one) => rowOf([one], ""));
+  if (two) findEndings();
 }
 
 function rowOf(pair, differs) {

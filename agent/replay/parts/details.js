@@ -15,7 +15,7 @@ function showDetails() {
 function article(entry, k, withPlan) {
   const node = make("article");
   if (!entry) {
-    node.append(make("h2", two ? `${"AB"[k]}: no such step` : ""));
+    node.append(make("h2", two ? absence(k, at) : ""));
     return node;
   }
   const title = two ? `${"AB"[k]}: ${label(entry)}` : label(entry);

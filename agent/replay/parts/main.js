@@ -63,9 +63,14 @@ function fromAddress() {
   return !boot.live && Number.isInteger(named) && named >= 1 ? named - 1 : 0;
 }
 
+const stepsOf = (k) => {
+  const count = rows.filter(({ entries }) => entries[k] && entries[k].kind === "step" && !entries[k].tags.includes("undone")).length;
+  return count === 1 ? "1 step" : `${count.toLocaleString("en")} steps`;
+};
+
 function fillHead() {
   byId("title").textContent = runs.map((run) => run.run).join(" and ");
-  byId("facts").textContent = runs.map((run, k) => [two && `${"AB"[k]}:`, run.command, `model ${run.model}`, run.status, run.sandbox,
+  byId("facts").textContent = runs.map((run, k) => [two && `${"AB"[k]}: ${stepsOf(k)}`, run.command, `model ${run.model}`, run.status, run.sandbox,
     ...run.usage].filter(Boolean).join(" · ")).join(" — ");
   const warnings = runs.flatMap((run) => [...run.warnings, run.status === "failed" && run.reason].filter(Boolean));
   byId("warnings").replaceChildren(...warnings.slice(0, 5).map((warning) => make("p", warning)));

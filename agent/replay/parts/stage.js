@@ -23,6 +23,7 @@ class Stage {
   // Show frame number `at` of a row, and its strip when the row is another one.
   show(row, at, fresh) {
     this.row = row;
+    this.absence = two && !row.entries[this.k] ? absence(this.k, rows.indexOf(row)) : "";
     this.entry = row.entries[this.k];
     this.at = at;
     const frames = this.entry ? this.entry.frames : [];
@@ -33,7 +34,7 @@ class Stage {
 
   async load(name) {
     const turn = ++this.turn;
-    const { url, why } = this.entry ? await frameOf(name) : { why: "This run has no such step." };
+    const { url, why } = this.entry ? await frameOf(name) : { why: this.absence };
     if (turn !== this.turn) return;
     if (!url) return this.tellGap(why);
     this.gap.hidden = true;

@@ -49,6 +49,7 @@ function rowNode(number) {
   node.setAttribute("aria-selected", number === at);
   node.setAttribute("aria-setsize", shown.length);
   node.setAttribute("aria-posinset", lineOf.get(number) + 1);
+  for (const name of lastsAt(number)) node.append(make("span", `${name} ends`, { className: "ends" }));
   node.append(make("span", label(first), { className: "what" }));
   const told = [...new Set(tags)].filter((tag) => tag !== "subtask").map((tag) => TAGS[tag]);
   if (told.length) node.append(make("span", ` (${told.join(", ")})`, { className: "away" }));

@@ -3,14 +3,36 @@ const scrubber = byId("scrubber"), ticks = byId("ticks");
 const COLORS = { denied: "--bad", failed: "--bad", asked: "--asked", undone: "--line", person: "--person", network: "--mark", subtask: "--bar" };
 let byTime = false;
 
-const timeOf = (row) => { const first = firstOf(row); return first.t + (first.kind === "step" ? first.seconds : 0); };
+// Of two runs, the one with more to show gives the time: clocks and pace of the other are its own.
+let timed = 0;
+
+function timeOf(row) {
+  const entry = two ? row.entries[timed] : firstOf(row);
+  return entry ? entry.t + (entry.kind === "step" ? entry.seconds : 0) : NaN;
+}
+
+// The times of the shown rows, none before the one above it.
+let times = [];
+
+function takeTimes() {
+  const counts = runs.map((_, k) => shown.filter((n) => rows[n].entries[k]).length);
+  timed = counts.indexOf(Math.max(...counts));
+  let latest = NaN;
+  times = shown.map((n) => {
+    const time = timeOf(rows[n]);
+    if (!(time <= latest) && !Number.isNaN(time)) latest = time;
+    return latest;
+  });
+  const first = times.find((time) => !Number.isNaN(time)) || 0;
+  times = times.map((time) => Number.isNaN(time) ? first : time);
+}
 
 // Where a shown row stands, from 0 to 1.
 function placeOf(n) {
   if (shown.length < 2) return 0;
   if (!byTime) return n / (shown.length - 1);
-  const begin = timeOf(rows[shown[0]]), end = timeOf(rows[shown[shown.length - 1]]);
-  return end > begin ? Math.min(1, Math.max(0, (timeOf(rows[shown[n]]) - begin) / (end - begin))) : n / (shown.length - 1);
+  const begin = times[0], end = times[times.length - 1];
+  return end > begin ? (times[n] - begin) / (end - begin) : n / (shown.length - 1);
 }
 
 // The shown row nearest to a place.
@@ -21,20 +43,23 @@ function rowAt(place) {
   return best;
 }
 
+const secondsOf = (row) => Math.max(...row.entries.map((entry) => entry ? entry.seconds : 0));
+
 function drawTimeline() {
+  takeTimes();
   const wide = ticks.clientWidth, high = 34, ratio = devicePixelRatio || 1;
   ticks.width = Math.max(1, wide * ratio);
   ticks.height = high * ratio;
   const paint = ticks.getContext("2d"), styles = getComputedStyle(document.documentElement);
   const color = (name) => styles.getPropertyValue(name).trim();
-  const most = Math.max(0.001, ...sampled(shown.map((n) => firstOf(rows[n]).seconds)));
+  const most = Math.max(0.001, ...sampled(shown.map((n) => secondsOf(rows[n]))));
   const edge = 8, x = (n) => (edge + placeOf(n) * (wide - 2 * edge)) * ratio;
   const thick = Math.max(1.5, Math.min(10, (wide - 2 * edge) / Math.max(1, shown.length) - 1)) * ratio;
   let episode = -1;
   shown.forEach((number, n) => {
-    const row = rows[number], first = firstOf(row), left = x(n) - thick / 2;
+    const row = rows[number], left = x(n) - thick / 2;
     paint.fillStyle = color(hasTag(row, "undone") ? "--line" : "--bar");
-    const bar = Math.max(1, Math.sqrt(first.seconds / most) * 22) * ratio;
+    const bar = Math.max(1, Math.sqrt(secondsOf(row) / most) * 22) * ratio;
     paint.fillRect(left, 24 * ratio - bar, thick, bar);
     if (row.episode !== episode) {
       episode = row.episode;
@@ -50,6 +75,17 @@ function drawTimeline() {
       paint.fillRect(left, 30 * ratio, thick, 3 * ratio);
     }
   });
+  shown.forEach((number, n) => {  // over the bars: where the shorter of two runs ends
+    for (const name of lastsAt(number)) {
+      const right = x(n) + thick / 2;
+      paint.fillStyle = color("--back");
+      paint.fillRect(right, 0, 13 * ratio, 13 * ratio);
+      paint.fillStyle = color("--mark");
+      paint.fillRect(right, 0, 1.5 * ratio, high * ratio);
+      paint.font = `bold ${11 * ratio}px sans-serif`;
+      paint.fillText(name, right + 4 * ratio, 11 * ratio);
+    }
+  });
 }
 
 // The numbers, without those beyond what can be the arguments of one call.
@@ -59,7 +95,8 @@ function placeScrubber() {
   const n = shown.indexOf(at), row = rows[at];
   scrubber.max = byTime ? 1 : Math.max(0, shown.length - 1);
   scrubber.value = byTime ? placeOf(n) : n;
-  const words = row ? `${label(firstOf(row))}, ${n + 1} of ${shown.length}` : "nothing to show";
+  const gone = two && row ? row.entries.map((entry, k) => entry ? "" : ` – ${absence(k, at)}`).join("") : "";
+  const words = row ? `${label(firstOf(row))}, ${n + 1} of ${shown.length}${gone}` : "nothing to show";
   scrubber.setAttribute("aria-valuetext", words);
   byId("position").textContent = words;
 }
