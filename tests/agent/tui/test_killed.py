@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import random
 import termios
 import threading
@@ -52,21 +53,29 @@ def _task(folder: Path) -> Path:
     return folder / "task.yaml"
 
 
-def _modes(terminal: Terminal) -> list[Any]:
-    follower = os.open(terminal.name, os.O_RDWR | os.O_NOCTTY)
+def _modes(name: str) -> list[Any]:
+    follower = os.open(name, os.O_RDWR | os.O_NOCTTY)
     try:
         return termios.tcgetattr(follower)
     finally:
         os.close(follower)
 
 
-def _kill_again_and_again(run: Path, steps: _Steps, seed: int) -> tuple[Terminal, list[Any]]:
-    """Start and kill on one terminal; returns it, and its modes before the first start."""
+def _modes_of_a_new_one() -> list[Any]:
+    leader, follower = pty.openpty()
+    try:
+        return _modes(os.ttyname(follower))
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+def _kill_again_and_again(run: Path, steps: _Steps, seed: int) -> Terminal:
+    """Start and kill on one terminal; returns it."""
     moments = random.Random(seed)
-    terminal, before = None, []
+    terminal = None
     for number in range(KILLS // TERMINALS):
         terminal = Terminal(["attach", str(run)], columns=100, rows=50, on=terminal)
-        before = before or _modes(terminal)  # Python has not begun to run
         if number == 5:
             terminal.wait(r"row [\d,]+ of")
         else:
@@ -76,7 +85,7 @@ def _kill_again_and_again(run: Path, steps: _Steps, seed: int) -> tuple[Terminal
         terminal.process.kill()
         terminal.process.wait()
     assert terminal is not None
-    return terminal, before
+    return terminal
 
 
 @pytest.mark.timeout(240)
@@ -95,7 +104,7 @@ def test_killing_the_interface_harms_neither_the_run_nor_the_terminal(tmp_path: 
     results = [event for event in read.events if isinstance(event, log.Resulted)]
     assert [f"part-{number}" in event.text for number, event in enumerate(results, 1)] == [True] * KILLS
     written = (run / log.EVENTS).read_bytes()
-    for terminal, before in killed:
+    for terminal in killed:
         again = Terminal(["attach", str(run)], on=terminal)
         again.wait("passed")
         for number in range(1, KILLS + 1):
@@ -103,6 +112,6 @@ def test_killing_the_interface_harms_neither_the_run_nor_the_terminal(tmp_path: 
         again.press("q")
         again.wait_for_end()
         assert again.process.returncode == 0
-        assert _modes(again) == before
+        assert _modes(again.name) == _modes_of_a_new_one()
         again.close()
     assert (run / log.EVENTS).read_bytes() == written
