@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from pilotfish.agent.control.server import serving
 from pilotfish.agent.control.steering import Steering
 from pilotfish.agent.tui.link import Link
 
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - nobody tells of it
-            await asyncio.sleep(0.02)
+from ...waiting import until
 
 
 async def test_the_screen_is_asked_for_again_by_the_next_connection(tmp_path: Path) -> None:
@@ -24,12 +19,12 @@ async def test_the_screen_is_asked_for_again_by_the_next_connection(tmp_path: Pa
         steering = Steering()
         async with serving(tmp_path, steering):
             await asyncio.gather(link.open(), link.open())
-            await _until(lambda: len(steering.reach._viewers) == 1)  # noqa: B023 - within the round
+            await until(lambda: len(steering.reach._viewers) == 1)  # noqa: B023 - within the round
             assert steering.state.clients == 1
-        await _until(lambda: not link.connected)
+        await until(lambda: not link.connected)
     await link.watch_screen(False)
     async with serving(tmp_path, steering := Steering()):
         await link.open()
-        await _until(lambda: link.state is not None)
+        await until(lambda: link.state is not None)
         assert not steering.reach._viewers
         await link.close()
