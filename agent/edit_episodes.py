@@ -37,7 +37,7 @@ from pilotfish.sandbox import Files
 from pilotfish.tasks.edits.environment import files_in, write_files
 from pilotfish.tasks.edits.expert import Move, script
 from pilotfish.tasks.edits.family import EditTask, Ground, make_ground, make_task
-from pilotfish.tasks.edits.sources import read_trainable, some_of, training_packages
+from pilotfish.tasks.edits.sources import name_of, read_trainable, some_of, training_packages
 from pilotfish.tasks.edits.trees import judge
 from pilotfish.tasks.episodes.counts import Count
 from pilotfish.tasks.episodes.record import record
@@ -190,8 +190,7 @@ class Worker:
         shown = sorted(budgets)[len(budgets) // 2] * _CHARACTERS
         size = min(_MOST, max(_LEAST, int(shown * draw.choice(_SIZES))))
         files = some_of(self._read(package), size, draw)
-        name = package.rstrip("/").rpartition("/")[2]
-        ground = make_ground(name, files, draw.getrandbits(32))
+        ground = make_ground(name_of(package), files, draw.getrandbits(32))
         if not ground.kinds():
             self._unplayed += 1
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.protocol import Model
 from pilotfish.sandbox import Files, Sandbox
 from pilotfish.tasks.edits.environment import Edits, measured_ground
-from pilotfish.tasks.edits.sources import HELD_OUT
+from pilotfish.tasks.edits.sources import HELD_OUT, name_of
 from pilotfish.tasks.environment_fields import EditsEnvironment
 from pilotfish.tasks.format import Limits, Task
 from pilotfish.tasks.reader import TaskError
@@ -53,7 +54,7 @@ def plan_edits(packages: Sequence[str], *, episodes: int, seed: int, tokens: int
         if not kinds:
             raise TaskError(f"{package} has no place for an edit; name a larger package.")
         tasks += [f"{package}/{kind}" for kind in kinds]
-    ids = [Path(package).name for package in names]
+    ids = [_id_of(package) for package in names]
     if twice := next((name for name in ids if ids.count(name) > 1), None):
         raise TaskError(f"Two packages are called {twice}; measure them one after the other.")
     return Plan(SUITE, tuple(tasks), episodes, seed, tokens=tokens)
@@ -65,8 +66,18 @@ def edits_task(name: str, tokens: int) -> Task:
     environment = EditsEnvironment.model_validate(
         {"kind": "edits", "package": package, "edit": kind, "tokens": tokens}
     )
-    task_id = f"{Path(package).name}-{kind}"
-    return Task(id=task_id, suite=SUITE, tools=list(TOOLS), environment=environment, limits=_LIMITS)
+    return Task(
+        id=f"{_id_of(package)}-{kind}",
+        suite=SUITE,
+        tools=list(TOOLS),
+        environment=environment,
+        limits=_LIMITS,
+    )
+
+
+def _id_of(package: str) -> str:
+    """A package's name in the letters of a task's id."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name_of(package)).strip("._-")[:60] or "package"
 
 
 class EditWork(Edits):
@@ -74,7 +85,7 @@ class EditWork(Edits):
 
     def __init__(self, name: str, fields: EditsEnvironment) -> None:
         super().__init__(name, fields)
-        self._package = Path(fields.package).name
+        self._package = name_of(fields.package)
 
     async def start(self, box: Sandbox) -> str:
         return edit_prompt(await super().start(box), self._package, box.files)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pilotfish.sandbox import Files, Sandbox, SandboxError, SandboxSpec
 from pilotfish.tasks.edits.expert import answer, script
 from pilotfish.tasks.edits.family import EditTask, Ground, make_ground, make_task
-from pilotfish.tasks.edits.sources import read_package
+from pilotfish.tasks.edits.sources import name_of, read_package
 from pilotfish.tasks.edits.trees import judge
 from pilotfish.tasks.environment import End, Grade, StartError
 from pilotfish.tasks.environment_fields import EditsEnvironment
@@ -25,7 +24,7 @@ _LEFT = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".git")
 @lru_cache(maxsize=8)
 def measured_ground(package: str) -> Ground:
     """The ground of a package, by import name or folder. Raises `ValueError`."""
-    return make_ground(Path(package).name, read_package(package), "measured", _FAULTS)
+    return make_ground(name_of(package), read_package(package), "measured", _FAULTS)
 
 
 def task_of(fields: EditsEnvironment) -> EditTask:

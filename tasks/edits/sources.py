@@ -83,6 +83,11 @@ def read_package(name: str) -> dict[str, str]:
     return found
 
 
+def name_of(package: str) -> str:
+    """What a package is called: its import name, or the last part of its folder's path."""
+    return Path(package).resolve().name
+
+
 def training_packages() -> list[Package]:
     """What is on this machine and may be trained on: the standard library, and installed packages whose
     licence allows it, by name.

@@ -88,6 +88,16 @@ async def test_the_model_reads_the_package_once(tmp_path: Path, monkeypatch: pyt
     assert all(one.cached_tokens for one in usage)
 
 
+def test_a_package_of_any_name_has_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_private", "my package"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("LIMIT = 3\n")
+    monkeypatch.chdir(tmp_path / "my package")
+    for package, task_id in (("../_private/", "private-value"), (".", "my-package-value")):
+        (name,) = plan_edits([package], episodes=1, seed=0, tokens=0).tasks
+        assert edits_task(name, 0).id == task_id
+
+
 async def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="There is no package 'no_such_thing' here"):
         plan_edits(["no_such_thing"], episodes=1, seed=0, tokens=0)

@@ -143,3 +143,18 @@ def test_an_index_that_cannot_be_opened_now_is_kept(tmp_path: Path) -> None:
     with pytest.raises(IndexingError, match="cannot be opened"):
         Index(folder, path, above=False)
     assert path.read_bytes() == before
+
+
+def test_a_path_that_is_no_text_is_of_no_file_and_costs_no_index(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.py").write_text("x = 1\n")
+    with Index(folder, tmp_path / "i.sqlite", above=False) as index:
+        index.update()
+        with sqlite3.connect(tmp_path / "i.sqlite") as store:
+            store.execute("UPDATE files SET note = 'still this one', state = 'failed'")
+        store.close()
+        for ask in (index.outline, index.read, index.text):
+            with pytest.raises(IndexingError, match="there is no file"):
+                ask("\ud800")
+        assert "still this one" in str(index.notes())

@@ -36,10 +36,16 @@ def shown(path: bytes) -> str:
 def given(text: str) -> bytes:
     """The path that `shown` made this text of, or that a person wrote: `./a/b` and `a//b` are `a/b`."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
-        inner = text[1:-1].encode("utf-8", "surrogateescape")
-        return re.sub(rb"\\([0-7]{3}|.)", _unescaped, inner)
-    parts = os.fsencode(text).split(b"/")
+        return re.sub(rb"\\([0-7]{3}|.)", _unescaped, _encoded(text[1:-1]))
+    parts = _encoded(text).split(b"/")
     return b"/".join(part for part in parts if part not in (b"", b"."))
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # no file is called so
+        return text.encode("utf-8", "surrogatepass")
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
