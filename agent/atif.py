@@ -28,8 +28,9 @@ def to_atif(run: log.RunLog, episode: int | None = None) -> dict[str, Any]:
         if isinstance(group[0], log.EpisodeStarted) and episode in (None, group[0].episode)
     ]
     if not wanted:
-        number = "any" if episode is None else str(episode)
-        raise log.LogError(f"The run {run.folder} has no episode {number}; it has {len(groups)} episodes.")
+        if not groups:
+            raise log.LogError(f"The run {run.folder} has no episode: it ended before one had begun.")
+        raise log.LogError(f"The run {run.folder} has no episode {episode}; it has {len(groups)} episodes.")
     group = wanted[-1] if episode is not None else wanted[0]
     start = group[0]
     assert isinstance(start, log.EpisodeStarted)
