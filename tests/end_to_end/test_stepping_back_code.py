@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from pilotfish.agent import events as log
-from pilotfish.agent.code import CodeTarget, run_code
+from pilotfish.agent.check_report import step_line
+from pilotfish.agent.code import CodeTarget, resume_code, run_code
 from pilotfish.agent.control.attending import People
 from pilotfish.agent.control.client import ControlError, RunClient
-from pilotfish.agent.control.wire import Pause, StepBack, Stop
+from pilotfish.agent.control.wire import Pause, StepBack, Stop, Tell
 from pilotfish.agent.conversation import Conversation
 from pilotfish.agent.resume import standing
 from pilotfish.agent.settings import Settings
 from pilotfish.model.protocol import Message
 from pilotfish.model.scripted import ScriptedModel
 
-from ..sandbox.repositories import make
+from ..sandbox.repositories import fingerprint, make
 from ..waiting import until
 from .conftest import shell, turn
+from .test_checking import again
 from .test_code import CALC, TESTS, mend
 from .test_stepping_back import Watcher
 
@@ -109,6 +111,46 @@ async def test_what_the_tests_have_said_is_undone_too(repo: Path) -> None:
     assert result["tests"]["attempts"] == 2
     heard = model.requests[-1][0]
     assert rebuilt(run)[: len(heard)] == heard
+
+
+async def test_a_run_that_stepped_back_is_resumed_and_checked(repo: Path) -> None:
+    """What was undone is neither gone on with, nor handed back, nor executed again."""
+
+    def answer(conversation: Sequence[Message], tools: object) -> Message:
+        said = sum(message.role == "assistant" for message in conversation)
+        told = any("stop here" in str(message.parts) for message in conversation)
+        first = shell("echo one >> work.txt; cat work.txt; git status --short")
+        undone = shell("echo wrong >> work.txt; echo wrong > wrong.txt; git add wrong.txt; cd /tmp")
+        right = shell("echo two >> work.txt; pwd | wc -l; cat work.txt; git status --short; ls")
+        last = shell("echo three >> work.txt; cat work.txt; ls")
+        return [first, right if told else undone, last, turn(text="Finished.")][said]
+
+    async def person(client: RunClient, watcher: Watcher) -> None:
+        await walk(client, watcher, 3)
+        workspace = Path(client.hello.folder) / "workspace"
+        assert (workspace / "wrong.txt").exists()
+        await client.ask(StepBack(step=2))
+        assert not (workspace / "wrong.txt").exists()
+        await client.ask(Tell(text="Do not write wrong.txt; stop here."))
+        await client.ask(Pause(single=True))
+        await watcher.until(lambda state: state.step == 3 and state.phase == "paused")
+        await client.ask(Stop())
+
+    before = fingerprint(repo)
+    result, run = await code_with(repo, ScriptedModel(answer), person, tests="true")
+    assert result["end"] == "stopped"
+    assert (await again(run)).differences == []
+    model = ScriptedModel(answer)
+    result = await resume_code(run, Settings(record_dir=repo.parent / "runs"), model=model)
+    assert (result["end"], [one["path"] for one in result["changed"]]) == ("answered", ["work.txt"])
+    run = log.read_run(run.folder)
+    assert (run.folder / "workspace" / "work.txt").read_text() == "one\ntwo\nthree\n"
+    heard = model.requests[-1][0]
+    assert rebuilt(run)[: len(heard)] == heard
+    assert "wrong" not in str([message.parts for message in heard if message.role == "tool"])
+    found = await again(run)
+    assert ([step_line(one) for one in found.differences], len(found.compared)) == ([], 4)
+    assert fingerprint(repo) == before
 
 
 def sent_back(run: log.RunLog) -> list[str]:
