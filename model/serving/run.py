@@ -12,13 +12,16 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from pilotfish.model.protocol import ModelError
-from pilotfish.model.serving.app import CountingModel, Service
 from pilotfish.model.serving.connection import Connection
+
+if TYPE_CHECKING:
+    from pilotfish.model.serving.app import CountingModel
 
 GRACE_S = 5
 MIN_TOKEN = 16
@@ -121,6 +124,8 @@ async def serve(
 
     ready: called once it listens. leaving: told at the first signal what was served, in words.
     """
+    from pilotfish.model.serving.app import Service  # brings more along than `watch` should wait for
+
     service = Service(model, token)
     await serve_app(service.app(), opened, ready, service.stop_all, leaving=lambda: leaving(service.served()))
 
