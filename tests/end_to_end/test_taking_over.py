@@ -124,6 +124,37 @@ async def test_who_goes_while_he_holds_them_has_handed_them_back(web_task: Task,
     assert gave.text.endswith(" s (1 input).")
 
 
+async def test_who_is_forced_out_lets_go_and_what_waited_is_asked(web_task: Task, tmp_path: Path) -> None:
+    click = call(action="left_click", coordinate=[500, 200], id="yes")
+    model = ScriptedModel([turn(click), turn(click), DONE, DONE])
+
+    async def person(client: RunClient) -> None:
+        watcher = Watcher(client)
+        holder = await RunClient.connect(tmp_path / "run")
+        await watcher.until(lambda state: state.phase == "asking")
+        await holder.ask(TakeOver())
+        await holder.ask(Input(action="press", x=100, y=50, button="middle"))
+        for request in (Control(), Input(action="move", x=1, y=1), TakeOver(), Pause()):
+            with pytest.raises(ControlError, match="controls this run"):
+                await client.ask(request)
+        await client.ask(Control(force=True))
+        with pytest.raises(ControlError, match=f"Client {client.hello.client} controls this run"):
+            await holder.ask(Input(action="release", x=100, y=50, button="middle"))
+        for number in (2, 3):
+            await until(lambda: len(watcher.questions) == number)  # noqa: B023
+            asked = watcher.questions[-1]
+            assert watcher.state.controller == client.hello.client
+            digest = call_digest(asked.call.name, asked.call.arguments)
+            await client.ask(Decide(question=asked.question, verdict="once", digest=digest))
+        await holder.close()
+
+    target = Target(task=str(web_task.folder / "task.yaml"))
+    outcome, run = await supervised(target, tmp_path / "run", model, person, Policy(default="ask"))
+    assert (outcome.end, outcome.grade.passed) == ("done", True)
+    (gave,) = (e for e in run.events if isinstance(e, log.GaveBack))
+    assert gave.inputs == 1
+
+
 async def test_neither_an_answer_nor_a_question_is_waited_for(web_task: Task, tmp_path: Path) -> None:
     async def answer(conversation: Sequence[Message], tools: object) -> Message:
         asked.append(len(conversation))
