@@ -1,4 +1,4 @@
-"""Whether a call may run: the rules first, then whoever is there. What a person approves is what runs."""
+"""Whether a call may run: the rules first, then whoever is there. What a person allows is what runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Approval:
         if judgement.verdict == "deny":
             raise self._denied(call)
         nobody = Denied(
-            f"The call of {call.name} needs a person's approval and nobody is there; {ANOTHER_WAY}"
+            f"The call of {call.name} has to be allowed by a person and nobody is there; {ANOTHER_WAY}"
         )
         if not self._steering.somebody_is_there:
             raise nobody
@@ -75,7 +75,7 @@ class Approval:
         if answer.verdict == "deny":
             why = answer.reason.strip()
             raise Denied(
-                f"The user refused this call of {call.name}{f': {why}' if why else f'; {ANOTHER_WAY}'}"
+                f"The user denied this call of {call.name}{f': {why}' if why else f'; {ANOTHER_WAY}'}"
             )
         runs = ToolCall(
             call.id, shown.name, shown.arguments if answer.arguments is None else answer.arguments

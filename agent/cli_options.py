@@ -65,13 +65,15 @@ Supervised = Annotated[
 ]
 FolderTo = Annotated[
     int | None,
-    typer.Option("--folder-to", hidden=True, help="A descriptor to write the run's folder to, once it is."),
+    typer.Option(
+        "--folder-to", hidden=True, help="A descriptor to write to what is waited for, then the run's folder."
+    ),
 ]
 DefaultVerdict = Annotated[
     str | None,
     typer.Option(help="What is done with calls that no rule names: allow (default), ask or deny."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Answer every approval question with yes.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Allow every call that is asked about.")]
 
 
 def settings_of(**flags: Any) -> Settings:
@@ -125,6 +127,11 @@ def people(as_json: bool, supervised: bool = False, folder_to: int | None = None
         with contextlib.suppress(OSError):
             os.set_inheritable(folder_to, False)  # it is to end with this process, not with a program of it
 
+    def wait(what: str) -> None:
+        if folder_to is not None:
+            with contextlib.suppress(OSError):
+                os.write(folder_to, os.fsencode(what) + b"\n")
+
     def tell(folder: Path) -> None:
         if folder_to is not None:
             with contextlib.suppress(OSError):
@@ -132,4 +139,4 @@ def people(as_json: bool, supervised: bool = False, folder_to: int | None = None
                 os.close(folder_to)
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty() and not as_json
-    return People(ask_on_terminal if at_terminal else None, supervised, tell)
+    return People(ask_on_terminal if at_terminal else None, supervised, tell, wait)

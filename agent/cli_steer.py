@@ -29,7 +29,9 @@ class Steer(StrEnum):
     GO_ON = "go-on"
     STEP = "step"
     TELL = "tell"
+    ALLOW = "allow"
     APPROVE = "approve"
+    """An older word for it."""
     DENY = "deny"
     STOP = "stop"
 
@@ -81,16 +83,16 @@ def steer(
     action: Annotated[Steer, typer.Argument(help="What to do.")],
     text: Annotated[str | None, typer.Argument(help="What to tell, or why a call is denied.")] = None,
     task: Annotated[
-        bool, typer.Option("--task", help="With approve: whatever is like it too, for the rest of the run.")
+        bool, typer.Option("--task", help="With allow: whatever is like it too, for the rest of the run.")
     ] = False,
     digest: Annotated[
         str | None,
-        typer.Option(help="With approve: the call that is meant, as `status --json` tells it, and no other."),
+        typer.Option(help="With allow: the call that is meant, as `status --json` tells it, and no other."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Take the control from another client.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Steer a run that is being played: what waits, pause, go on, one step, a message, yes, no, the end.
+    """Steer a run that is being played: what waits, pause, go on, one step, a message, allow, deny, the end.
 
     A run asks somebody only where there is somebody: one that is to wait for you is started with
     --supervised.
@@ -101,14 +103,16 @@ def steer(
 
       pilotfish steer 20261129-120000-ab12cd tell "Use the second form."
 
+      pilotfish steer 20261129-120000-ab12cd allow
+
       pilotfish steer 20261129-120000-ab12cd deny "Not in my home folder."
     """
     if action is Steer.TELL and not (text or "").strip():
         raise typer.BadParameter("tell needs a TEXT")
     if text is not None and action not in (Steer.TELL, Steer.DENY):
         raise typer.BadParameter(f"{action} takes no text; tell and deny do")
-    if (task or digest) and action is not Steer.APPROVE:
-        raise typer.BadParameter("--task and --digest go with approve")
+    if (task or digest) and action not in (Steer.ALLOW, Steer.APPROVE):
+        raise typer.BadParameter("--task and --digest go with allow")
     result = asyncio.run(_steer(folder, action, text or "", task, digest, force))
     print_result(result, as_json, [result["done"]] if result["done"] else _lines(result))
 

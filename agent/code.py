@@ -14,7 +14,7 @@ from pilotfish.agent.code_work import CodeWork, tests_of, without_traces
 from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import FreeForm
 from pilotfish.agent.handback import hand_back
-from pilotfish.agent.models import open_model, reach
+from pilotfish.agent.models import loading, open_model, reach
 from pilotfish.agent.player import Job, Player, new_conversation
 from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.prefix import RepositoryPrefix, budget_for
@@ -89,6 +89,7 @@ async def run_code(
         )
     check_start(FreeForm(""), settings, None)
     if model is None:
+        people.on_wait(loading(settings))
         model = open_model(settings)(None)
         await reach(model, settings)
     budget_for(model, target.context_tokens)
@@ -120,6 +121,7 @@ async def resume_code(
     repository = find_repository(Path(target.repository))
     check_start(FreeForm(""), settings, None)
     if model is None:
+        people.on_wait(loading(settings))
         model = open_model(settings)(None)
         await reach(model, settings)
     with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:

@@ -68,6 +68,11 @@ def open_model(settings: Settings) -> ModelFor:
     return lambda task: engine
 
 
+def loading(settings: Settings) -> str:
+    """What is waited for while `open_model` is at work, in words."""
+    return f"the model {model_name(settings)} to be loaded"
+
+
 def _check_spelling(settings: Settings) -> None:
     if settings.model == "nano" or Path(settings.model).exists():
         return

@@ -149,7 +149,7 @@ def describe(call: ToolCall | CallData) -> str:
 
 
 def overlooked(call: ToolCall | CallData) -> list[str]:
-    """What a person who is to approve a call could overlook, a sentence each."""
+    """What a person who is to allow a call could overlook, a sentence each."""
     return [
         f"{visible(name, one_line=True)}: {warning}"
         for name, value in call.arguments.items()

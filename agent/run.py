@@ -12,7 +12,7 @@ from pilotfish.agent import events as log
 from pilotfish.agent.accounts import totals
 from pilotfish.agent.control.attending import NOBODY, People
 from pilotfish.agent.freeform import NAME, FreeForm, OnHost
-from pilotfish.agent.models import open_model, shortcoming
+from pilotfish.agent.models import loading, open_model, shortcoming
 from pilotfish.agent.player import Job, new_conversation
 from pilotfish.agent.playing import OnEvent, playing, recording, run_started
 from pilotfish.agent.predictions import write_predictions
@@ -86,6 +86,7 @@ async def run_target(
     if (weakness := shortcoming(settings, task)) is not None:
         warn(weakness)
     # From here on a signal is heeded in order, which it cannot be while the model is loaded.
+    people.on_wait(loading(settings))
     model = open_model(settings)(task)
     async with contextlib.AsyncExitStack() as stack:
         stop = stack.enter_context(stop_on_signals())
@@ -132,6 +133,7 @@ async def resume_target(
         return _result(run.folder)
     check_start(environment_of(target, task), settings, task, in_place=not target.review)
     job = job_for(run.folder, None)
+    people.on_wait(loading(settings))
     model = open_model(settings)(task)
     with stop_on_signals() as stop, recording(run.folder, stop, on_event) as events:
         keeps_files = job.snapshots is not None

@@ -86,7 +86,7 @@ def _spelt(char: str, one_line: bool) -> str:
 
 
 def warnings(text: str) -> list[str]:
-    """What a person who is to approve `text` could overlook, a sentence each."""
+    """What a person who is to allow `text` could overlook, a sentence each."""
     found = []
     if visible(text) != text:
         found.append("it has characters that do not show; they are spelt out")

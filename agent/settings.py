@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     default_verdict: Verdict = "allow"
     """What happens with a call that no rule names. The sandbox confines it in any case."""
     rules: tuple[Rule, ...] = ()
-    """Approval rules, each a table with `verdict` and any of `tool`, `action`, `command`, `path`, `network`
+    """Rules for calls, each a table with `verdict` and any of `tool`, `action`, `command`, `path`, `network`
     (docs/supervision.md).
     """
     yes: bool = False

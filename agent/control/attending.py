@@ -18,12 +18,14 @@ from pilotfish.agent.policy import Policy
 @dataclass(frozen=True)
 class People:
     """Who is there. terminal: asks at the run's own terminal. supervised: somebody will connect, and is
-    waited for. on_open: told the run's folder once it can be reached there.
+    waited for. on_open: told the run's folder once it can be reached there. on_wait: told what is waited for
+    until then, in words such as "the model nano to be loaded".
     """
 
     terminal: AskTerminal | None = None
     supervised: bool = False
     on_open: Callable[[Path], None] | None = None
+    on_wait: Callable[[str], None] = lambda what: None
 
 
 NOBODY = People()

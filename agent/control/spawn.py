@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 OUTPUT = "output.log"
@@ -21,18 +21,24 @@ class StartError(Exception):
     """A run did not start; the message is the sentence that it ended with."""
 
 
-async def start_supervised(words: Sequence[str], record_dir: Path | None = None) -> Path:
+async def start_supervised(
+    words: Sequence[str],
+    record_dir: Path | None = None,
+    on_wait: Callable[[str], None] = lambda what: None,
+) -> Path:
     """Start `pilotfish WORDS --supervised` (run, code, demo or resume) and return its run folder, where it
     can be reached by then. A model that takes long to load is waited for; a cancelled wait ends the process.
 
-    record_dir: where its folder is made; None is as the settings say. Raises `StartError`.
+    record_dir: where its folder is made; None is as the settings say. on_wait: told what is waited for, in
+    words such as "the model nano to be loaded". Raises `StartError`.
     """
     words = [*words, "--supervised"]
     if record_dir is not None and words[0] != "resume":
         words += ["--record-dir", str(record_dir)]
+    on_wait("its process to start")
     started = _Started(words)
     try:
-        told = await _read_to_end(started.pipe)
+        told = await _read_folder(started.pipe, on_wait)
     except asyncio.CancelledError:
         started.give_up()
         raise
@@ -90,8 +96,10 @@ class _Started:
                 place.symlink_to(self._output)
 
 
-async def _read_to_end(descriptor: int) -> bytes:
-    """What is written to a pipe until nobody can write to it any more."""
+async def _read_folder(descriptor: int, on_wait: Callable[[str], None]) -> bytes:
+    """What is written to a pipe until nobody can write to it any more, from the first line that is a path on;
+    the lines before say what is waited for.
+    """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)
@@ -103,6 +111,9 @@ async def _read_to_end(descriptor: int) -> bytes:
             if not piece:
                 return data
             data += piece
+            while b"\n" in data and not data.startswith(b"/"):
+                line, _, data = data.partition(b"\n")
+                on_wait(os.fsdecode(line))
             readable.clear()
     finally:
         loop.remove_reader(descriptor)

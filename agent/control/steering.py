@@ -260,7 +260,7 @@ class Steering:
         return "The agent reads it before its next answer."
 
     def decide(self, request: Decide) -> str:
-        """Answer a question. What is approved must be what was asked, byte for byte."""
+        """Answer a question. What is allowed must be what was asked, byte for byte."""
         waiting = self._questions.get(request.question)
         if waiting is None or waiting.answer.done():
             raise Refusal(f"Question {request.question} does not wait any more; it was answered or is gone.")
@@ -270,7 +270,7 @@ class Steering:
             return "The call is denied."
         if request.digest != call_digest(call.name, call.arguments):
             raise Refusal(
-                f"What was approved is not what question {request.question} asks (its digest differs); look "
+                f"What was allowed is not what question {request.question} asks (its digest differs); look "
                 "at the call again."
             )
         edited = request.arguments

@@ -182,7 +182,7 @@ class WatchScreen(_Request):
 
 class Decide(_Request):
     """Answer a question. `digest` is the SHA-256 of what was shown (`call_digest`), so that what is
-    approved is what runs. arguments: those to execute instead, which are validated first; None runs the
+    allowed is what runs. arguments: those to execute instead, which are validated first; None runs the
     call as it is.
     """
 

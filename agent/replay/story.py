@@ -16,8 +16,8 @@ from pilotfish.agent.show import attempt_line, call_line, laid_out_words, plan_s
 
 Between = Callable[[str, str | None], str]
 _VERDICTS = {
-    "once": "approved, this once",
-    "task": "approved, for the rest of the task",
+    "once": "allowed once",
+    "task": "allowed for this task",
     "deny": "denied",
 }
 

@@ -20,6 +20,7 @@ from textual.worker import WorkerFailed
 
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.tui.colours import Coloured
+from pilotfish.agent.tui.keys import written
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.terminal import Terminal, find_out
 from pilotfish.agent.tui.text import Gate, notify, sentence
@@ -47,7 +48,7 @@ class Interface(Coloured):
     CSS_PATH = "styles.tcss"
     TITLE = "Pilotfish"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "help", "Help", show=False, key_display="?"),
+        Binding("question_mark,f1", "help", "Help", show=False),
         Binding("f2", "light_or_dark", "Light or dark", show=False),
         Binding("f4", "rules", "Rules", show=False, tooltip="Which calls run, are asked about or are denied"),
     ]
@@ -95,8 +96,8 @@ class Interface(Coloured):
                     offered.add(action)
                     says = binding.tooltip or binding.description
                     run = partial(screen.run_action, action)
-                    yield SystemCommand(binding.description, f"{says} ({binding.key})", run)
-        yield SystemCommand("Quit", "Leave; runs go on by themselves (ctrl+q)", self.action_quit)
+                    yield SystemCommand(binding.description, f"{says} ({written(binding.key)})", run)
+        yield SystemCommand("Quit", "Leave; runs go on by themselves (Ctrl+Q)", self.action_quit)
 
     @staticmethod
     def _may(node: DOMNode, action: str) -> bool:

@@ -31,8 +31,12 @@ something else.
 """
 NOTICE_S = 8.0
 _ON_SCREEN = ("computer", "browser")
-_LABELS = (("once", "Once y", "Approve once y"), ("task", "Task t", "Approve for this task t"))
-"""Of the buttons that approve: where there is little room, and elsewhere."""
+_LABELS = (
+    ("once", "y Once", "y Allow once"),
+    ("task", "t Task", "t Allow for this task"),
+    ("deny", "d Deny", "d Deny…"),
+)
+"""Of the buttons: where there is little room, and elsewhere."""
 Send = Callable[[wire.Request], Awaitable[str]]
 
 
@@ -66,14 +70,14 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         "task: it and all that the lines at the end allow run without another question."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "approve('once')", "Approve once"),
-        Binding("t", "approve('task')", "Approve for this task"),
+        Binding("y", "allow('once')", "Allow once"),
+        Binding("t", "allow('task')", "Allow for this task"),
         Binding("d", "deny", "Deny, with a reason"),
         Binding("e", "edit", "Edit the arguments"),
         Binding("r", "rule", "Add a rule"),
         Binding("v", "picture", "See the screen large"),
-        Binding("question_mark", "help", "Help", key_display="?"),
         Binding("escape", "later", "Answer later"),
+        Binding("question_mark", "help", "Help"),
     ]
 
     def __init__(
@@ -83,13 +87,19 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         cursor: Point | None = None,
         *,
         send: Send | None = None,
+        arguments: dict[str, Any] | None = None,
+        told: str = "",
     ) -> None:
         """frame, cursor: the screen as it is now. send: passes a request on to the run, for rules; what it
-        returns and its errors are shown.
+        returns and its errors are shown. arguments: those that the person has put in place of the call's.
+        told: what else stands above the call.
         """
         super().__init__()
         self.question = question
         self._call = question.call
+        if arguments is not None:
+            self._call = question.call.model_copy(update={"arguments": arguments})
+        self._told = told
         self._frame, self._cursor = frame, cursor
         self._send = send
         self._deaf: Timer | None = None
@@ -105,16 +115,16 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             with Vertical(id="body"):
                 yield ExactView()
                 with Vertical(id="picture"):
-                    yield ScreenView()
+                    yield ScreenView(caption=False)
                     yield PixelView()
             yield Plain(classes="status")
             with Horizontal(id="answers"):
-                yield PlainButton("Once y", id="once", variant="success", compact=True)
-                yield PlainButton("Task t", id="task", compact=True)
-                yield PlainButton("Deny d", id="deny", variant="error", compact=True)
-                yield PlainButton("Edit e", id="edit", compact=True)
-                yield PlainButton("Rule r", id="rule", compact=True)
-            yield PlainInput(id="reason", placeholder="Reason for the agent; Enter denies, Escape goes back")
+                yield PlainButton("y Once", id="once", variant="success", compact=True)
+                yield PlainButton("t Task", id="task", compact=True)
+                yield PlainButton("d Deny", id="deny", variant="error", compact=True)
+                yield PlainButton("e Edit", id="edit", compact=True)
+                yield PlainButton("r Rule", id="rule", compact=True)
+            yield PlainInput(id="reason", placeholder="Reason for the agent; Enter denies, Esc goes back")
 
     def on_mount(self) -> None:
         """Show it; nothing answers yet."""
@@ -185,7 +195,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         event.stop()
         match event.button.id:
             case "once" | "task" as verdict:
-                self.action_approve(verdict)
+                self.action_allow(verdict)
             case "deny":
                 self.action_deny()
             case "edit":
@@ -193,12 +203,12 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             case _:
                 self.action_rule()
 
-    def action_approve(self, verdict: str) -> None:
+    def action_allow(self, verdict: str) -> None:
         """Let the call run, once or like this from now on."""
         if not self._listening or self._writing:
             return
         if verdict == "task" and (not self.question.rule or self._edited):
-            self._refuse("Only the call as the agent made it can be approved for the task; approve it once.")
+            self._refuse("Only the call as the agent made it can be allowed for the task; allow it once.")
             return
         if must_be_read(self.question, self._call) and not self.query_one(ExactView).end_seen:
             self._refuse("Read to the end first (End): something stands behind a long gap.")
@@ -278,7 +288,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
 
     def _take_arguments(self, arguments: dict[str, Any] | None) -> None:
         if arguments is not None:
-            self._call = CallData(id=self._call.id, name=self._call.name, arguments=arguments)
+            self._call, self._told = self._call.model_copy(update={"arguments": arguments}), ""
             self._show()
         self._be_deaf()
 
@@ -327,7 +337,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
 
     def _show(self) -> None:
         self._said = self._words()
-        lines = question_lines(self.question, self._call, self._said, edited=self._edited)
+        lines = question_lines(self.question, self._call, self._said, self._told, edited=self._edited)
         self.query_one(ExactView).show(lines)
         self._show_picture()
 
@@ -348,15 +358,19 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         status = self.query_one(".status", Plain)
         status.remove_class("refusing")
         below = self.query_one(ExactView).below
-        other = "Esc: later" if self._frame is None else "v: the screen, Esc: later"
+        wide, narrow = self.size.width >= 80, self.has_class("narrow")
+        keys = ["v Screen"] * (self._frame is not None)
+        keys += ["Esc Later", "? Help"] if wide else ["? All keys"]
         if self.has_class("picture-only"):
-            status.update("v, Esc: what it says")
+            said, keys = "v, Esc Back to the words", keys[-1:]
         elif not self._listening:
-            status.update("…")
+            said, keys = "…", []
         elif below:
-            status.update(f"{counted(below, 'more row')} below (Page Down), {other}")
+            said = counted(below, "row" if narrow else "more row") + " below"
+            said += " (Page Down)" if wide else ""
         else:
-            status.update(f"That is all of it, {other}")
+            said = "That is all" if narrow else "That is all of it"
+        status.update("  ".join([said, *keys]))
 
     def _refuse(self, words: str) -> None:
         status = self.query_one(".status", Plain)

@@ -1,8 +1,13 @@
-"""The colours of the interface: Textual's two themes, with every text at 4.5 to 1 or more (WCAG 2.2)."""
+"""How the interface looks: Textual's two themes, with every text at 4.5 to 1 or more (WCAG 2.2), and keys as
+they are written.
+"""
 
 from __future__ import annotations
 
 from textual.app import App
+from textual.binding import Binding
+
+from pilotfish.agent.tui.keys import written
 
 _DARK = {
     "foreground-muted": "#a0a0a0",
@@ -33,6 +38,10 @@ class Coloured(App[None]):
     def get_css_variables(self) -> dict[str, str]:
         """Textual's, with ours in their places."""
         return super().get_css_variables() | (_DARK if self.current_theme.dark else _LIGHT)
+
+    def get_key_display(self, binding: Binding) -> str:
+        """A key as it is written everywhere."""
+        return written(binding.key)
 
     def action_light_or_dark(self) -> None:
         """Change to the other of the two."""

@@ -9,18 +9,18 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Footer
 
 from pilotfish.agent.safetext import shortened
+from pilotfish.agent.tui.bottom_line import BottomLine
 from pilotfish.agent.tui.text import Plain, PlainButton
 from pilotfish.agent.tui.text_view import TextView
 from pilotfish.agent.tui.words import Part
 
 _BASICS = """\
-arrows     move (j, k too); Page Up, Page Down, Home, End
+Up, Down   move (k, j too); Page Up, Page Down, Home, End
 Enter      open, press
 Tab        to the next pane or field; Shift+Tab back
-Escape     back
+Esc        back
 Ctrl+P     every command, to be searched by name
 F2, F4     light or dark; the rules of what runs, is asked about or denied
 Ctrl+Q     leave; runs go on by themselves
@@ -60,9 +60,9 @@ class Confirm(ModalScreen[bool]):
             said.display = False
             yield said
             with Horizontal(classes="buttons"):
-                yield PlainButton(f"{self._yes} (y)", id="yes", variant="warning", compact=True)
-                yield PlainButton(f"{self._no} (n)", id="no", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+                yield PlainButton(f"y {self._yes}", id="yes", variant="warning", compact=True)
+                yield PlainButton(f"n {self._no}", id="no", compact=True)
+        yield BottomLine()
 
     def on_mount(self) -> None:
         """The answer that changes nothing is the one that Enter gives."""
@@ -95,7 +95,7 @@ class Reader(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         yield TextView(id="reader")
-        yield Footer(compact=True, show_command_palette=False)
+        yield BottomLine()
 
     def on_mount(self) -> None:
         """Show it."""
@@ -115,11 +115,12 @@ class Help(Reader):
             what = binding.tooltip or binding.description
             shown = below.app.get_key_display(binding)
             keys[what] = f"{keys[what]}, {shown}" if what in keys else shown
+        width = max(10, *map(len, keys.values())) if keys else 0
         explanation = getattr(below, "EXPLANATION", "")
         super().__init__(
             [
                 Part("What this is", explanation),
-                Part("Keys here", "\n".join(f"{key:<10} {what}" for what, key in keys.items())),
+                Part("Keys here", "\n".join(f"{key:<{width}} {what}" for what, key in keys.items())),
                 Part("Keys everywhere", _BASICS),
                 Part("Signs before a step", _MARKS),
             ]

@@ -54,9 +54,9 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
             yield VerticalScroll(id="fields")
             yield Plain(classes="error")
             with Horizontal():
-                yield PlainButton("Keep ^s", id="keep", variant="primary", compact=True)
-                yield PlainButton("JSON F3", id="json", compact=True)
-                yield PlainButton("Back Esc", id="leave", compact=True)
+                yield PlainButton("Ctrl+S Keep", id="keep", variant="primary", compact=True)
+                yield PlainButton("F3 JSON", id="json", compact=True)
+                yield PlainButton("Esc Back", id="leave", compact=True)
 
     async def on_mount(self) -> None:
         """Begin with a field each."""

@@ -16,14 +16,12 @@ from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from pilotfish.agent.safetext import visible
 from pilotfish.agent.tui.text import pieces
-from pilotfish.agent.tui.window import SCROLLING
+from pilotfish.agent.tui.window import SCROLLING, Window
 
 _CHUNK = 4096  # characters that are laid out at once
 Piece = tuple[str, bool]
@@ -51,7 +49,7 @@ def numbered(text: str, tone: str = "said") -> list[Line]:
     return lines
 
 
-class ExactView(ScrollView, can_focus=True):
+class ExactView(Window):
     """Shows lines; knows whether their end was ever in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -64,7 +62,6 @@ class ExactView(ScrollView, can_focus=True):
         "exact--removed",
     }
     DEFAULT_CSS = """
-    ExactView { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     ExactView > .exact--gutter { color: $foreground-muted; }
     ExactView > .exact--head { text-style: bold; color: $text-accent; }
     ExactView > .exact--warning { text-style: bold; color: $text-warning; }
@@ -128,14 +125,13 @@ class ExactView(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """One row of the window."""
         y += round(self.scroll_y)
-        base = self.rich_style
+        base = self.base
         if y >= self._rows:
             return Strip.blank(self.size.width, base)
         mark, found, line = self.row(y)
-        style = base + self.get_component_rich_style(f"exact--{line.tone}", partial=True)
+        style = self.styled(f"exact--{line.tone}", base)
         spelt = style + Style(reverse=True)
-        gutter = base + self.get_component_rich_style("exact--gutter", partial=True)
-        segments = [Segment(mark, gutter)]
+        segments = [Segment(mark, self.styled("exact--gutter", base))]
         segments += [Segment(text, spelt if marked else style) for text, marked in found]
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
@@ -146,7 +142,7 @@ class ExactView(ScrollView, can_focus=True):
         return f"{line.number if first else '·':>{self._gutter - 1}} "
 
     def _lay_out(self) -> None:
-        width = self.scrollable_content_region.width
+        width = self.room if self.size.width else 0
         if width == self._laid_out_for or not width:
             self._look()
             return
@@ -159,7 +155,7 @@ class ExactView(ScrollView, can_focus=True):
             room = self._room(line)
             fits = line.number is not None and line.text.isascii() and line.text.isprintable()
             self._rows += max(1, -(-len(line.text) // room)) if fits else len(self._wrapped(line))
-        self.virtual_size = Size(width, self._rows)
+        self.set_rows(self._rows)
         self.refresh()
         self.call_after_refresh(self._look)
 

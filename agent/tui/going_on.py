@@ -12,9 +12,12 @@ from pilotfish.agent.tui.text import notify, sentence
 
 async def go_on(widget: Widget, folder: Path) -> bool:
     """Start a process that resumes a run, and tell when that cannot be; whether it could."""
-    notify(widget, f"Resuming {folder.name}…", timeout=3)
+
+    def tell(what: str) -> None:
+        notify(widget, f"{folder.name} is resumed, which waits for {what}.", timeout=5)
+
     try:
-        await start_supervised(["resume", str(folder)])
+        await start_supervised(["resume", str(folder)], on_wait=tell)
     except (StartError, OSError) as error:
         notify(widget, sentence(error), severity="error")
         return False

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.control.wire import Stop
 from pilotfish.agent.safetext import counted
 from pilotfish.agent.settings import SettingsError, load_settings
+from pilotfish.agent.tui.bottom_line import HELP, BottomLine
 from pilotfish.agent.tui.dialogs import Confirm
 from pilotfish.agent.tui.going_on import go_on
 from pilotfish.agent.tui.link import Change, Link
@@ -41,13 +41,13 @@ class Home(Screen[None]):
         "leaving this interface ends none of them. Enter opens one; n starts another."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
-        Binding("question_mark", "app.help", "Help", key_display="?"),
         Binding("enter", "open", "Open"),
         Binding("n", "new", "New task", tooltip="Start a new task"),
+        Binding("q", "app.quit", "Quit", tooltip="Leave; runs go on by themselves"),
         Binding("r", "resume", "Resume", tooltip="Resume a run that was stopped or broken off"),
-        Binding("w", "page", "Replay page", tooltip="Write the replay page of the run, for a browser"),
         Binding("x", "stop", "Stop", tooltip="Stop the run in order"),
+        Binding("w", "page", "Replay", tooltip="Write the replay page of the run, for a browser"),
+        Binding("question_mark", HELP, "Help"),
     ]
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Home(Screen[None]):
         yield RunList(self.interface.links, id="runs")
         yield Plain(_EMPTY, id="empty")
         yield Plain(id="about")
-        yield Footer(compact=True, show_command_palette=False)
+        yield BottomLine()
 
     def on_mount(self) -> None:
         """Begin to look."""

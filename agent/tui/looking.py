@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.control.wire import Decide, Question, Request
@@ -14,6 +15,8 @@ from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.steering import Steering
 from pilotfish.agent.tui.takeover import TakeOver
 from pilotfish.agent.tui.text import notify
+
+ANOTHERS = "Another window or program controls this run; an answer asks whether to take it from there."
 
 
 class Looking(Steering):
@@ -156,8 +159,17 @@ class Looking(Steering):
         """A question may have come while another screen was on top."""
         self.answer_questions()
 
-    def _open(self, question: Question) -> None:
-        self._asked = ApprovalDialog(question, self._frame, self._cursor, send=self._ask)
+    def _open(self, question: Question, arguments: dict[str, Any] | None = None, told: str = "") -> None:
+        state = self.link.state if self.link is not None else None
+        is_anothers = state is not None and state.controller is not None and not self.controls
+        self._asked = ApprovalDialog(
+            question,
+            self._frame,
+            self._cursor,
+            send=self._ask,
+            arguments=arguments,
+            told=told or (ANOTHERS if is_anothers else ""),
+        )
         self._watch()
         self.app.bell()
         self.app.push_screen(self._asked, lambda answer: self._answered(question, answer))
@@ -175,8 +187,15 @@ class Looking(Steering):
         self._later = question.question  # until the run says that it is over, or `a` is pressed
         self._watch()
         if answer is not None:
-            self.do(answer, "")
+            self.run_worker(self._answer(question, answer))
         self.answer_questions()
+
+    async def _answer(self, question: Question, answer: Decide) -> None:
+        """Give the run an answer; edited arguments that it refuses are there to be mended."""
+        refused = await self.ask_run(answer, "")
+        waits = self.link is not None and question.question in self.link.questions
+        if refused and waits and answer.arguments is not None and self.is_current:
+            self._open(question, answer.arguments, refused)
 
     def _close(self) -> None:
         """Close the dialog, and what was opened from it."""

@@ -14,13 +14,14 @@ from pilotfish.agent.tui.exact_view import Line, numbered
 
 
 def question_lines(
-    question: wire.Question, call: CallData, words: str = "", *, edited: bool = False
+    question: wire.Question, call: CallData, words: str = "", told: str = "", *, edited: bool = False
 ) -> list[Line]:
     """The lines for a call that is proposed. call: the question's, or with `edited` what a person has made of
-    it. words: what it would do on the screen.
+    it. words: what it would do on the screen. told: what else is to be known.
     """
-    told = [] if edited else question.warnings
-    lines = [Line(f"! {warning}", "warning") for warning in dict.fromkeys([*told, *overlooked(call)])]
+    warnings = [] if edited else question.warnings
+    warnings = list(filter(None, [told, *warnings, *overlooked(call)]))
+    lines = [Line(f"! {warning}", "warning") for warning in dict.fromkeys(warnings)]
     if question.run_warning:
         lines.append(Line(f"! {question.run_warning}", "warning"))
     if edited:
@@ -38,7 +39,7 @@ def question_lines(
         lines.append(Line("What it changes", "head"))
         lines += [Line(line.text, _tone(line), line.number, line.goes_on) for line in numbered(question.diff)]
     if question.rule and not edited:
-        lines.append(Line("What is allowed from then on if you approve for this task", "head"))
+        lines.append(Line("What is allowed from then on if you allow it for this task", "head"))
         lines += numbered("\n".join(f"{name} = {_json(value)}" for name, value in question.rule.items()))
     return lines
 

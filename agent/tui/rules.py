@@ -85,11 +85,11 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
                     yield PlainInput("" if value is None else str(value), id=f"pattern-{name}")
             yield Plain(classes="error")
             with Horizontal():
-                first = "This run ^s" if self._of_run else "Keep ^s"
+                first = "Ctrl+S This run" if self._of_run else "Ctrl+S Keep"
                 yield PlainButton(first, id="run", variant="primary", compact=True)
                 if self._of_run:
-                    yield PlainButton("All runs F5", id="all", compact=True)
-                yield PlainButton("Back Esc", id="back", compact=True)
+                    yield PlainButton("F5 All runs", id="all", compact=True)
+                yield PlainButton("Esc Back", id="back", compact=True)
 
     def on_mount(self) -> None:
         """Begin with the verdict."""
@@ -139,7 +139,7 @@ class WhatIf(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Plain("What would happen with this call? Escape goes back.")
+            yield Plain("What would happen with this call? Esc goes back.")
             with VerticalScroll():
                 yield Plain(label("tool"))
                 yield PlainInput("shell")
@@ -210,11 +210,11 @@ class RulesScreen(ModalScreen[None]):
             yield PlainOptions()
             yield Plain(classes="said")
             with Horizontal():
-                yield PlainButton("New n", id="new", compact=True)
-                yield PlainButton("Edit e", id="edit", compact=True)
-                yield PlainButton("Drop x", id="remove", compact=True)
-                yield PlainButton("Try w", id="what_if", compact=True)
-                yield PlainButton("Save ^s", id="save", variant="primary", compact=True)
+                yield PlainButton("n New", id="new", compact=True)
+                yield PlainButton("e Edit", id="edit", compact=True)
+                yield PlainButton("Ctrl+S Save", id="save", variant="primary", compact=True)
+                yield PlainButton("x Drop", id="remove", compact=True)
+                yield PlainButton("w Try", id="what_if", compact=True)
 
     def on_mount(self) -> None:
         """List them."""
@@ -279,7 +279,7 @@ class RulesScreen(ModalScreen[None]):
         """Go back; what is not saved is lost, which is said once."""
         if self.rules != self._saved and not self.has_class("warned"):
             self.add_class("warned")
-            self._say("The rules are not saved: ctrl+s saves them, Escape again leaves them as they were.")
+            self._say("The rules are not saved: Ctrl+S saves them, Esc again leaves them as they were.")
             return
         self.dismiss(None)
 

@@ -38,6 +38,11 @@ class RunBase(Screen[None]):
         return self.link is not None and self.link.connected
 
     @property
+    def controls(self) -> bool:
+        """Whether this interface controls the run."""
+        return self.link is not None and self.link.controls
+
+    @property
     def steps(self) -> StepList:
         """The list of its steps."""
         return self.query_one(StepList)

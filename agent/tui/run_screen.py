@@ -10,11 +10,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
-from textual.widgets import ContentSwitcher, Footer, Input
+from textual.widgets import ContentSwitcher, Input
 
 from pilotfish.agent.events import LogError
 from pilotfish.agent.events.tail import LogTail, News
 from pilotfish.agent.safetext import counted
+from pilotfish.agent.tui.bottom_line import HELP, BottomLine
 from pilotfish.agent.tui.changes_view import ChangesView, may_change_files
 from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.going_on import go_on
@@ -49,19 +50,20 @@ class RunScreen(Looking, Steering, Searching):
         "mouse and keyboard over, or stop it. A call that needs your word opens a dialog by itself."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "answer", "Answer", tooltip="Open the question that waits for you"),
         Binding("q", "leave", "Back", tooltip="Leave this run; it goes on by itself"),
-        Binding("question_mark", "app.help", "Help", key_display="?"),
         Binding("enter", "details", "Details", show=False),
         Binding("1", "tab(0)", "Step", show=False, tooltip="Everything about the chosen step"),
         Binding("2", "tab(1)", "Screen", show=False, tooltip="The screen, live or at the chosen step"),
         Binding("3", "tab(2)", "Plan", show=False, tooltip="The agent's plan"),
         Binding("4", "tab(3)", "Changes", show=False, tooltip="What the run changed in its workspace"),
         *STEERING,
-        Binding("slash", "search", "Search", key_display="/", tooltip="Search all that the log has"),
+        Binding("slash", "search", "Search", tooltip="Search all that the log has"),
         Binding("n", "found(1)", "Next match", show=False),
         Binding("N", "found(-1)", "Match before", show=False),
-        Binding("w", "page", "Replay page", tooltip="Write the replay page of the run, for a browser"),
         Binding("r", "resume", "Resume", tooltip="Resume a run that was stopped or broken off"),
+        Binding("w", "page", "Replay", tooltip="Write the replay page of the run, for a browser"),
+        Binding("question_mark", HELP, "Help"),
         Binding("escape", "back", "Back", show=False),
     ]
 
@@ -86,7 +88,7 @@ class RunScreen(Looking, Steering, Searching):
                     yield ScreenPane(self.folder, id="screen")
         yield Plain(id="cost")
         yield PlainInput(id="entry", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+        yield BottomLine()
 
     def on_mount(self) -> None:
         """Begin to follow the run."""
@@ -166,12 +168,11 @@ class RunScreen(Looking, Steering, Searching):
         words = [self.folder.name]
         if self.live:
             words.insert(0, WAITS if self.link and self.link.questions else phase_word(state))
+            words.insert(1, self._who())
         else:
             words.insert(0, outcome_word(model) if self._complete else "reading the log")
         if state is not None:
             words += ["paused"] if state.paused and state.phase != "paused" else []
-            if state.controller is not None:
-                words.append("you control it" if self.link and self.link.controls else "another controls it")
             words += [f"{state.clients} watch"] if state.clients > 1 else []
             words += [f"{counted(state.messages, 'message')} unread"] if state.messages else []
             words += [state.note] if state.note else []
@@ -180,6 +181,15 @@ class RunScreen(Looking, Steering, Searching):
         self.steps.show(model.rows, self._doing())
         self._show_cost()
         self._show_details()
+
+    def _who(self) -> str:
+        """Who controls the run, and how to."""
+        state = self.link.state if self.link else None
+        if state is None:
+            return ""
+        if self.controls:
+            return "you control it"
+        return f"{'nobody' if state.controller is None else 'another'} controls it, c takes it"
 
     def _show_cost(self) -> None:
         model, steps = self.model, self.steps
@@ -195,6 +205,8 @@ class RunScreen(Looking, Steering, Searching):
             return ""
         if self.link.questions:
             return WAITS.lower()
+        if state.note:
+            return state.note
         match state.phase:
             case "reading" if state.tokens:
                 return f"reading {state.computed:,} of {state.tokens:,} tokens"

@@ -112,7 +112,7 @@ class ScreenView(Vertical):
 
     def __init__(self, terminal: Terminal | None = None, *, caption: bool = True, **options: Any) -> None:
         """terminal: what it can show; by default what the application has found out. caption: whether a line
-        below says in words what is drawn.
+        below says in words what is drawn; where no picture can be, words say why all the same.
         """
         super().__init__(**options)
         self._caption = caption
@@ -255,7 +255,7 @@ class ScreenView(Vertical):
         if frame is None:
             return self._none
         said = []
-        if action is not None and self.proposal is not None:
+        if self._caption and action is not None and self.proposal is not None:
             said.append(f"Proposed: {self.proposal.words}")
             if self.proposal.point is not None:
                 said[-1] += f" {colour_at(frame, self.proposal.point)}"

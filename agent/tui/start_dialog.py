@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +14,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Button, Footer
+from textual.widgets import Button
 from textual.worker import Worker
 
 from pilotfish.agent.control.spawn import StartError, start_supervised
-from pilotfish.agent.safetext import shortened, visible
+from pilotfish.agent.safetext import counted, shortened, visible
 from pilotfish.agent.settings import Settings
+from pilotfish.agent.tui.bottom_line import BottomLine
 from pilotfish.agent.tui.fields import PlainInput, Tick
 from pilotfish.agent.tui.in_turn import in_turn
 from pilotfish.agent.tui.text import Plain, PlainButton, sentence
@@ -88,6 +90,8 @@ class StartDialog(ModalScreen[Path | None]):
         self._settings = settings
         self._timer: Timer | None = None
         self._starting: Worker[None] | None = None
+        self._waits_for = ""
+        self._waits_since = 0.0
 
     def compose(self) -> ComposeResult:
         ask = self._settings.default_verdict == "ask"
@@ -106,9 +110,9 @@ class StartDialog(ModalScreen[Path | None]):
             yield Tick("ask me before each call", ask, id="ask")
             yield Plain(id="error")
             with Horizontal(classes="buttons"):
-                yield PlainButton("Start ^s", id="start", variant="success", compact=True)
-                yield PlainButton("Cancel Esc", id="cancel", compact=True)
-        yield Footer(compact=True, show_command_palette=False)
+                yield PlainButton("Ctrl+S Start", id="start", variant="success", compact=True)
+                yield PlainButton("Esc Cancel", id="cancel", compact=True)
+        yield BottomLine()
 
     def on_mount(self) -> None:
         """Begin with what is to be done."""
@@ -180,10 +184,11 @@ class StartDialog(ModalScreen[Path | None]):
     async def _start(self) -> None:
         error, button = self.query_one("#error", Plain), self.query_one("#start", PlainButton)
         error.remove_class("failed")
-        error.update("Starting it; a large model takes a while to load…")
         button.disabled = True
+        self._waits_since = time.monotonic()
+        ticking = self.set_interval(1, self._tell_wait)
         try:
-            folder = await start_supervised(self.words(), self._settings.record_dir)
+            folder = await start_supervised(self.words(), self._settings.record_dir, self._tell_wait)
         except (StartError, OSError) as failure:
             error.add_class("failed")
             error.update(sentence(failure))
@@ -192,8 +197,16 @@ class StartDialog(ModalScreen[Path | None]):
         else:
             self.dismiss(folder)
         finally:
+            ticking.stop()
             button.disabled = False
             self._starting = None
+
+    def _tell_wait(self, what: str = "") -> None:
+        """Say what is waited for, and for how long."""
+        self._waits_for = what or self._waits_for
+        seconds = round(time.monotonic() - self._waits_since)
+        words = f"Waiting for {self._waits_for} ({counted(seconds, 'second')}); Esc gives it up."
+        self.query_one("#error", Plain).update(words)
 
 
 def is_task(what: str) -> bool:

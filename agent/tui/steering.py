@@ -12,13 +12,13 @@ from pilotfish.agent.tui.run_base import RunBase
 from pilotfish.agent.tui.text import notify, sentence
 
 STEERING: list[BindingType] = [
-    Binding("a", "answer", "Answer", tooltip="Open the question that waits for you"),
     Binding(
         "m", "message", "Message", tooltip="Write a message to the agent; it reads it before its next answer"
     ),
     Binding("p", "pause", "Pause", tooltip="Hold before the next step"),
     Binding("p", "go_on", "Go on", tooltip="Let a paused run go on"),
     Binding("s", "single", "One step", tooltip="Take one step and hold again"),
+    Binding("o", "take_over", "Take over", tooltip="Use mouse and keyboard of the sandbox yourself"),
     Binding("x", "stop", "Stop", tooltip="Stop the run in order; it can be resumed"),
     Binding(
         "b", "step_back", "Step back", tooltip="Step back to before the chosen step: screen, files, memory"
@@ -26,7 +26,6 @@ STEERING: list[BindingType] = [
     Binding(
         "c", "control", "Take control", show=False, tooltip="Take the control of the run, or give it back"
     ),
-    Binding("o", "take_over", "Take over", tooltip="Use mouse and keyboard of the sandbox yourself"),
 ]
 
 
@@ -60,7 +59,7 @@ class Steering(RunBase):
 
     def action_message(self) -> None:
         """Write a message to the agent."""
-        self.open_entry("message", "Message: Enter sends it, Escape drops it")
+        self.open_entry("message", "Message: Enter sends it, Esc drops it")
 
     def send(self, text: str) -> None:
         """Send a message to the agent."""
@@ -105,7 +104,7 @@ class Steering(RunBase):
 
     def action_control(self) -> None:
         """Take the control of the run, or give it back."""
-        if self.link is not None and self.link.controls:
+        if self.controls:
             self.do(Control(take=False), "You do not control the run any more.")
         else:
             self.do(Control(take=True), "", take=True)
@@ -120,11 +119,13 @@ class Steering(RunBase):
     def do(self, request: Request, done: str, *, take: bool = False) -> None:
         self.run_worker(self.ask_run(request, done, take=take))
 
-    async def ask_run(self, request: Request, done: str, *, take: bool = False) -> bool:
-        """Have something done and say so; whoever else controls the run is only set aside when asked for."""
+    async def ask_run(self, request: Request, done: str, *, take: bool = False) -> str | None:
+        """Have something done and say so; whoever else controls the run is only set aside when asked for.
+        None once it is done, else why it is not.
+        """
         link = self.link
         if link is None:
-            return False
+            return "The run is not being played."
         try:
             state = link.state
             if take and state is not None and state.controller is not None:
@@ -133,18 +134,20 @@ class Steering(RunBase):
         except Controlled:
             question = "Another window or program controls this run. Take the control from it?"
             if not await self.app.push_screen_wait(Confirm(question, "Take it")):
-                return False
+                return "Another window or program controls this run."
             try:
                 answer = await link.ask(Control(take=True, force=True))
                 if not isinstance(request, Control):
                     answer = await link.ask(request)
             except ControlError as error:
-                notify(self, sentence(error), severity="error")
-                return False
+                return self._refused(error)
         except ControlError as error:
-            notify(self, sentence(error), severity="error")
-            return False
+            return self._refused(error)
         quiet = isinstance(request, Control | Decide | Pause)  # the run's line and its list show it
         if said := done or ("" if quiet else answer.note):
             notify(self, said)
-        return True
+        return None
+
+    def _refused(self, error: ControlError) -> str:
+        notify(self, sentence(error), severity="error")
+        return sentence(error)

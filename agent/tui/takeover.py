@@ -99,7 +99,8 @@ class TakeOver(ModalScreen[None]):
             yield Plain("Taking mouse and keyboard …", classes="title")
             yield ScreenView(caption=False)
             yield PlainInput(
-                id="note", placeholder="Note for the agent. Enter: hand back, Esc: not yet, ^]: type ^] there"
+                id="note",
+                placeholder="Note for the agent. Enter hands back, Esc goes on, Ctrl+] types Ctrl+]",
             )
 
     def on_mount(self) -> None:
@@ -256,7 +257,7 @@ class TakeOver(ModalScreen[None]):
         note = self.query_one("#note", PlainInput)
         note.display = on
         if self._has_it:
-            self._say("Enter hands back, with this note; Escape goes on." if on else self._yours)
+            self._say("Enter hands back, with this note; Esc goes on." if on else self._yours)
         self.set_focus(note if on else None)  # at once: what is typed next belongs there
 
     async def _take(self) -> None:

@@ -194,7 +194,7 @@ def _parts(event: log.Event) -> Iterator[Part]:
         case log.Asked():
             yield Part("Waits for a person", event.why, "person")
         case log.Decided():
-            word = {"once": "approved, this once", "task": "approved for this task", "deny": "denied"}
+            word = {"once": "allowed once", "task": "allowed for this task", "deny": "denied"}
             yield Part(f"You: {word[event.verdict]}", event.reason, "person")
             if event.arguments is not None:
                 yield Part("With these arguments instead", arguments_text(event.arguments), "person")

@@ -171,7 +171,7 @@ def test_nothing_is_done_unasked_and_nobody_there_is_no(desktop: Any, tmp_path: 
     finally:
         window.close()
     refused, looked, _ = command.results()
-    assert "needs a person's approval and nobody is there" in refused["text"]
+    assert "has to be allowed by a person and nobody is there" in refused["text"]
     assert (refused["executed"], looked["text"]) == (False, "ok")
 
 

@@ -102,7 +102,7 @@ async def test_what_a_person_approves_is_what_runs(
         made = {path.name: path.read_text() for path in episode.box.workspace.iterdir()}
         words = [str(m.parts[0]) for m in episode.conversation.messages if m.role == "tool"]
     assert made == {"a": "a\n", "c": "C\n", "d": "d\nd\n"}
-    assert words[1] == "The user refused this call of shell: there is a b already"
+    assert words[1] == "The user denied this call of shell: there is a b already"
     assert words[2].startswith(
         '[the user changed this call before it ran; what ran: shell {"command": "echo C > c"}]\n'
     )
@@ -318,7 +318,7 @@ async def test_a_stop_is_heeded_while_a_person_is_asked(
         outcome = await supervised(episode, tmp_path / "run", person)
     assert (outcome.end, outcome.answer, outcome.steps) == ("answered", "Then not.", 1)
     assert [(message.role, message.parts) for message in episode.conversation.messages[3:]] == [
-        ("tool", ("The user refused this call of shell: not now",)),
+        ("tool", ("The user denied this call of shell: not now",)),
         ("user", ("Another way, please.",)),
         ("assistant", ("Then not.",)),
     ]

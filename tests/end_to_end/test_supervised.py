@@ -119,10 +119,10 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     listed = json.loads(command_here("runs", "--record-dir", str(asking.parent), "--json").out)["runs"]
     assert [(run["id"], run["playing"]) for run in listed] == [(asking.name, True)]
     assert f"{asking.name}  running " in command_here("runs", "--record-dir", str(asking.parent)).out
-    assert "digest differs" in steer("approve", "--digest", "0" * 64)["error"]
+    assert "digest differs" in steer("allow", "--digest", "0" * 64)["error"]
     assert "ACTION is 'nod', but must be one of 'status', 'pause'," in steer("nod")["error"]
     assert steer("tell", "Hurry.")["done"]
-    assert steer("approve")["done"] == "The call runs."
+    assert steer("allow")["done"] == "The call runs."
     assert asyncio.run(question_in(asking)).question > first.question
     steer("pause")
     steer("deny", "not this")
@@ -156,8 +156,10 @@ async def test_a_killed_run_asks_again_what_had_waited(asking: Path) -> None:
     async for _ in client.messages():
         pass
     await client.close()
-    again = await start_supervised(["resume", str(asking)])
+    waits: list[str] = []
+    again = await start_supervised(["resume", str(asking)], on_wait=waits.append)
     assert again == asking
+    assert waits == ["its process to start", "the model solution to be loaded"]
     client = await RunClient.connect(asking)
     repeated = await question_of(client)
     assert repeated.call == question.call
@@ -288,7 +290,7 @@ async def test_without_anybody_nothing_waits(
     (run,) = runs_in(tmp_path / "runs")
     assert (run.playing, run.status, run.what, run.id) == (False, "finished", task, report["run"])
     told = [event.text for event in read_run(run.folder).events if isinstance(event, Resulted)]
-    assert all("needs a person's approval and nobody is there" in text for text in told)
+    assert all("has to be allowed by a person and nobody is there" in text for text in told)
 
 
 def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:

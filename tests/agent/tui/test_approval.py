@@ -184,7 +184,7 @@ async def test_for_this_task_needs_a_rule_and_the_mouse_does_as_well() -> None:
         assert app.dialog.query_one("#task", Button).disabled
         await pilot.press("t")
         assert app.answers == []
-        assert "approve it once" in app.status()
+        assert "allow it once" in app.status()
     app = _App(question(call("shell", command="ls"), rule={"verdict": "allow", "command": "ls"}))
     async with app.run_test() as pilot:
         await _listening(pilot, app)
@@ -371,7 +371,7 @@ async def test_messages_and_keys_of_no_use_are_told_beside_the_question() -> Non
         await pilot.pause()
         assert view.end_seen
         await pilot.press("z")
-        assert app.status().startswith("z does nothing here; these do: y, t, d, e, r, v, ?")
+        assert app.status().startswith("z does nothing here; these do: y, t, d, e, r, v, Esc")
         assert app.answers == []
 
 

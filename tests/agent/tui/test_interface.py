@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.tui.app import Interface
+from pilotfish.agent.tui.keys import written
 from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.start_dialog import hint
 from pilotfish.agent.tui.terminal import Terminal
@@ -114,12 +115,33 @@ async def test_the_palette_offers_what_has_a_key_here(tmp_path: Path) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
         await until(pilot, lambda: "1 run, 0 now" in shown(app))
         await pilot.press("ctrl+p", *"Open")
-        await until(pilot, lambda: "(enter)" in shown(app))
+        await until(pilot, lambda: "(Enter)" in shown(app))
         await pilot.press("enter", "enter")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         names = {command.title for command in app.get_system_commands(app.screen)}
-        assert {"Search", "Replay page", "Plan", "Quit", "Rules"} <= names
+        assert {"Search", "Replay", "Plan", "Quit", "Rules"} <= names
         assert not {"Stop", "Pause", "Message"} & names  # nothing plays it
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("ctrl+s", "Ctrl+S"),
+        ("ctrl+right_square_bracket", "Ctrl+]"),
+        ("shift+up", "Shift+Up"),
+        ("escape", "Esc"),
+        ("enter", "Enter"),
+        ("space", "Space"),
+        ("pagedown", "Page Down"),
+        ("f4", "F4"),
+        ("question_mark", "?"),
+        ("slash", "/"),
+        ("J", "J"),
+        ("j", "j"),
+    ],
+)
+def test_keys_are_written_one_way(key: str, shown: str) -> None:
+    assert written(key) == shown
 
 
 async def test_the_keys_of_a_tab_work_where_it_is_opened(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
 
 from pilotfish.agent.control.client import ControlError, RunClient
-from pilotfish.agent.control.wire import Control
+from pilotfish.agent.control.wire import AddRule, Control
 from pilotfish.agent.events import Decided, Paused, Spoken, read_run
 from pilotfish.agent.tui.app import Interface
 from pilotfish.agent.tui.approval import ApprovalDialog
@@ -59,6 +62,30 @@ async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path
     assert [event.text for event in events if isinstance(event, Spoken)] in (["Hurry"], [])
 
 
+def bottom(app: Interface) -> str:
+    """The last row."""
+    return shown(app).splitlines()[-1].rstrip()
+
+
+async def edit_what_is_denied(app: Interface, pilot: Pilot[Any]) -> None:
+    """Write arguments that the run refuses: they are there to be mended."""
+    run = app.screen
+    assert isinstance(run, RunScreen)
+    assert await run.ask_run(AddRule(rule={"verdict": "deny", "action": "right_click"}), "") is None
+    await pilot.press("a")
+    await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+    first = app.screen
+    assert isinstance(first, ApprovalDialog)
+    first._take_arguments({"action": "right_click", "coordinate": [1, 2]})
+    await until(pilot, lambda: first.listening)
+    await pilot.press("y")
+    await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen is not first)
+    await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+    assert "you have edited the arguments" in shown(app)
+    assert "These arguments are denied" in shown(app)
+    await pilot.press("escape")
+
+
 async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path) -> None:
     from pilotfish.agent.control.spawn import start_supervised
 
@@ -69,12 +96,20 @@ async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path
     app = Interface(tmp_path, run=folder)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening, 60)
+        assert "Another window or program controls this run" in shown(app)
         await pilot.press("escape")
-        await until(pilot, lambda: "another controls it" in shown(app))
+        await until(pilot, lambda: "another controls it, c takes it" in shown(app))
+        await until(pilot, lambda: bottom(app).startswith("a Answer q Back m Message "))
+        await until(pilot, lambda: bottom(app).endswith(" w Replay ? Help"))
+        await pilot.resize_terminal(40, 24)
+        await until(pilot, lambda: bottom(app).startswith("a Answer q Back m Message "))
+        await until(pilot, lambda: bottom(app).endswith(" ? All keys"))
+        await pilot.resize_terminal(80, 24)
         await pilot.press("p")
         await until(pilot, lambda: "Another window or program controls this run" in shown(app))
         await pilot.press("y")
         await until(pilot, lambda: "you control it" in shown(app))
+        await edit_what_is_denied(app, pilot)
         await pilot.press("q")
     await other.ask(Control(take=True, force=True))
     app = Interface(tmp_path, run=folder)

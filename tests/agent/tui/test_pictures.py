@@ -63,7 +63,7 @@ async def _start(app: Interface, pilot: Pilot[Any]) -> None:
 async def _stop(app: Interface, pilot: Pilot[Any]) -> None:
     await pilot.press("escape")
     app.push_screen(Confirm("Stop this run? It can be resumed later.", "Stop it"))
-    await until(pilot, lambda: "Stop it (y)" in shown(app))
+    await until(pilot, lambda: "y Stop it" in shown(app))
 
 
 async def _run(app: Interface, pilot: Pilot[Any]) -> None:

@@ -56,7 +56,7 @@ async def test_rules_are_listed_as_they_are_and_changed_by_keys() -> None:
         assert "Not saved yet" in app.said()
         await pilot.press("escape")
         assert app.screen is app.rules
-        assert "Escape again" in app.said()
+        assert "Esc again" in app.said()
         app.fails = "no room for [/] \x1b"
         await pilot.press("ctrl+s")
         assert app.said() == "no room for [/] \\x1b"

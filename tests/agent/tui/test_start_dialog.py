@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,22 @@ async def test_what_is_typed_takes_the_place_of_the_model_and_space_presses_star
             await pilot.press("tab")
         await pilot.press("space")
         await until(lambda: "Write what is to be done first" in " ".join(shown_text(app).split()))
+
+
+async def test_a_start_says_what_it_waits_for_and_can_be_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    app = Interface(tmp_path / "runs")
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(dialog := StartDialog(Settings(record_dir=str(tmp_path / "runs"))))
+        await pilot.pause()
+        await pilot.press(*"web/sign-in", "ctrl+s")
+        await until(lambda: "Waiting for its process to start (" in shown_text(app))
+        dialog._tell_wait("the model nano to be loaded")
+        await until(lambda: "Waiting for the model nano to be loaded (" in shown_text(app))
+        await pilot.press("escape")
+        await until(lambda: app.screen is not dialog)
