@@ -124,12 +124,12 @@ class Trainer:
         """
         s = self.s
         previous = {number: signal.signal(number, self._halt) for number in (signal.SIGTERM, signal.SIGINT)}
-        data = self._data()
-        if self.group.leads:
-            print(f"{count_parameters(self.model) / 1e6:.2f} M parameters", flush=True)
-        last_look = max(self.first, self.step - self.step % SYNC_EVERY)  # when it had not been stopped
-        progress, saved = self._progress(last_look), time.monotonic()
         try:
+            data = self._data()
+            if self.group.leads:
+                print(f"{count_parameters(self.model) / 1e6:.2f} M parameters", flush=True)
+            last_look = max(self.first, self.step - self.step % SYNC_EVERY)  # when it had not been stopped
+            progress, saved = self._progress(last_look), time.monotonic()
             while progress < 1:
                 self._one_step(data, progress)
                 if self.step % SYNC_EVERY == 0 or self.step - self.first >= s.steps:

@@ -209,11 +209,13 @@ def test_what_a_session_cannot_begin_with_is_one_sentence(
     (out / "checkpoint.pt").write_bytes(b"PK half")
     with pytest.raises(TrainingError, match="is no whole checkpoint"):
         Trainer(Settings(str(shards), str(out), **TINY), go_on=True)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(TrainingError, match="There is no folder of shards"):
         Trainer(Settings(str(tmp_path / "none"), str(out), **TINY)).run()
     (tmp_path / "empty").mkdir()
     with pytest.raises(TrainingError, match=r"holds no shard after 0\.1 s"):
         Trainer(Settings(str(tmp_path / "empty"), str(out), **TINY, patience=0.1)).run()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
 @pytest.mark.parametrize(
