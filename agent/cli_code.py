@@ -156,7 +156,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
     if result["patch"]:
         lines.append(f"patch  {result['patch']}")
         # git looks for a relative path in the repository; a bare one has no files to put it on.
-        if not (Path(result["repository"]) / "HEAD").is_file():
+        if not all((Path(result["repository"]) / name).exists() for name in ("HEAD", "objects", "refs")):
             put = ["git", "-C", result["repository"], "apply", str(Path(result["patch"]).absolute())]
             lines.append(f"Put it on your folder with: {shlex.join(put)}")
     lines.append(f"log    {result['folder']}")

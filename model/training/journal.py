@@ -85,7 +85,9 @@ class Journal:
     def cut(self, step: int) -> None:
         """Forget what was logged behind a step, because training goes on from there."""
         records = [record for record in read_log(self.path) if record["step"] <= step]
-        self.path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        draft = self.path.with_name(f".{self.path.name}")
+        draft.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        draft.replace(self.path)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

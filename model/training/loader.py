@@ -203,7 +203,10 @@ class Stream:
                 paths = by_age(self.data.corrections)
             if self.data.edits is not None and draw.random() < mix.edit_share:
                 paths = by_age(self.data.edits, TEXT_SHARDS)
-            paths = [path for path in paths or by_age(self.data.shards) if str(path) not in self._bad]
+            paths = paths or by_age(self.data.shards)
+            if not paths and self.data.edits is not None:
+                paths = by_age(self.data.edits, TEXT_SHARDS)
+            paths = [path for path in paths if str(path) not in self._bad]
             if not paths:
                 time.sleep(0.5)
                 return []
