@@ -22,7 +22,6 @@ import torch
 
 from pilotfish.kernels import reference as msa
 from pilotfish.model import checkpoint
-from pilotfish.model.training.journal import read_log
 from pilotfish.model.training.samples import SampleMaker
 from pilotfish.model.training.studies import drawn, probe
 from pilotfish.model.training.studies.catalog import (
@@ -306,10 +305,10 @@ def test_a_training_goes_on_after_being_stopped_and_killed(
 ENDLESS = ["kl", "--steps", "100000", "--parallel", "2"]
 
 
-def logged(out: Path) -> list[int]:
-    """How many records each of the two trainings has written."""
-    names = ("MSA-0", "without-KL-0")
-    return [len(read_log(out / "trials" / name / "phase-0" / "train.jsonl")) for name in names]
+def training(out: Path) -> bool:
+    """Whether both trainings are at their steps."""
+    said = [path.read_text() for path in out.rglob("said.txt")]
+    return sum("M parameters" in one for one in said) == 2
 
 
 def steps(out: Path) -> list[int]:
@@ -319,7 +318,7 @@ def steps(out: Path) -> list[int]:
 
 
 def until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 150
     while not what():
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -328,14 +327,20 @@ def until(what: Callable[[], bool]) -> None:
 def test_a_signal_stops_all_trainings_and_the_next_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    over = threading.Event()
+
     def stop() -> None:
-        until(lambda: min(logged(tmp_path)) > 0)
-        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: over.is_set() or training(tmp_path))
+        if not over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     watcher = threading.Thread(target=stop)
     watcher.start()
-    assert study(*ENDLESS, "--out", str(tmp_path)) == 128 + signal.SIGTERM
-    watcher.join()
+    try:
+        assert study(*ENDLESS, "--out", str(tmp_path)) == 128 + signal.SIGTERM
+    finally:
+        over.set()
+        watcher.join()
     said = capsys.readouterr().err
     assert said.endswith(f"Stopped; --resume goes on with {tmp_path}.\n")
     before = steps(tmp_path)
@@ -350,8 +355,10 @@ def test_a_signal_stops_all_trainings_and_the_next_goes_on(
 def test_trainings_save_and_end_when_who_began_them_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pilotfish.model.training.study", *ENDLESS, "--device", "cpu"]
     with subprocess.Popen([*command, "--seeds", "1", "--out", str(tmp_path)]) as process:
-        until(lambda: min(logged(tmp_path)) > 0)
-        process.kill()
+        try:
+            until(lambda: training(tmp_path))
+        finally:
+            process.kill()
 
     def ended() -> bool:
         for path in tmp_path.rglob("said.txt"):
@@ -363,7 +370,7 @@ def test_trainings_save_and_end_when_who_began_them_is_killed(tmp_path: Path) ->
         return True
 
     until(ended)
-    assert all(step >= 25 for step in steps(tmp_path))
+    assert all(step >= 10 for step in steps(tmp_path))
     assert len(steps(tmp_path)) == 2
 
 
