@@ -68,6 +68,20 @@ TYPING = (  # {0} is the string to type, {1} something else
     'Put "{0}" in the {1} box',
     "Type {0}.",
 )
+READING = (  # {0} is where the text to type stands
+    "Type the text at {0}.",
+    "Type what is written at {0}",
+    "Read {0} and type it.",
+    "Enter the text at {0} into the text field.",
+)
+FORMS = {  # of questions about a screen, and how often each is drawn
+    "calls": 12,  # click on each, in the call grammar
+    "types": 18,  # type what stands at each place, in the call grammar
+    "pairs": 10,  # one question, one answer, several times
+    "list": 22,  # where many things are
+    "reads": 24,  # what stands at many places
+    "all": 14,  # everything, and where it is
+}
 WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says, how many clips it keeps
 
 
@@ -163,7 +177,7 @@ class SampleMaker:
         """Several questions about one screen of the episode; None when nothing on it can be named.
 
         Half of them show the screen as a single picture, which costs half the vision tokens of a clip in
-        which nothing moves. form: "calls", "pairs", "list" or "all"; left out, one is drawn.
+        which nothing moves. form: one of `FORMS`; left out, one is drawn.
         """
         n = self.random.randrange(len(ep.frames))
         named = unambiguous(ep.widgets[n])
@@ -171,12 +185,16 @@ class SampleMaker:
             return None
         self.random.shuffle(named)
         named = named[:most]
-        form = form or self.random.choices(("calls", "pairs", "list", "all"), (20, 15, 40, 25))[0]
+        form = form or self.random.choices(tuple(FORMS), tuple(FORMS.values()))[0]
         frames: list[int] = []
         clips: list[tuple[int, ...]] = []
         shown = self._picture(ep, n, frames, clips)
-        turns: list[Message] = [self.developer] if form == "calls" or self.random.random() < 0.2 else []
+        called = form in ("calls", "types")
+        turns: list[Message] = [self.developer] if called or self.random.random() < 0.2 else []
         match form:
+            case "reads":
+                places = "\n".join(self._place(ep, w) for w in named)
+                turns += self._list_turns(ep, f"Read\n{places}", named, shown, place_first=True)
             case "list":
                 turns += self._list_turns(ep, "Locate\n" + "\n".join(w.text for w in named), named, shown)
             case "all":
@@ -184,11 +202,11 @@ class SampleMaker:
                 turns += self._list_turns(ep, "List the screen", named, shown)
             case _:
                 for i, widget in enumerate(named[: most // 2]):
-                    pair = self._call_pair(ep, i, widget) if form == "calls" else self._plain_pair(ep, widget)
+                    pair = self._call_pair(ep, i, widget, form) if called else self._plain_pair(ep, widget)
                     turns.append(Message("user", (shown, pair[0]) if i == 0 else (pair[0],)))
                     turns.append(pair[1])
         trained = [True] * len(turns)
-        return self._sample(turns, self.tools if form == "calls" else [], trained, ep, frames, clips)
+        return self._sample(turns, self.tools if called else [], trained, ep, frames, clips)
 
     def _picture(
         self, ep: Episode, frame: int, frames: list[int], clips: list[tuple[int, ...]]
@@ -201,13 +219,21 @@ class SampleMaker:
         return Picture(self._blank(ep)[0])
 
     def _list_turns(
-        self, ep: Episode, question: str, named: list[Widget], shown: Clip | Picture
+        self,
+        ep: Episode,
+        question: str,
+        named: list[Widget],
+        shown: Clip | Picture,
+        *,
+        place_first: bool = False,
     ) -> list[Message]:
-        """One question about many widgets; the answer names each before its place."""
+        """One question about many widgets; the answer gives each one's name and place, in that order or the
+        other: what is asked for comes last.
+        """
         lines = []
         for widget in named:
-            gx, gy = grid_point(*widget.centre, ep.width, ep.height)
-            lines.append(f"{widget.text} {gx:03d} {gy:03d}")
+            place = self._place(ep, widget)
+            lines.append(f"{place} {widget.text}" if place_first else f"{widget.text} {place}")
         return [Message("user", (shown, question)), Message("assistant", ("\n".join(lines),))]
 
     def copies(self, count: int = 8) -> Sample:
@@ -263,14 +289,22 @@ class SampleMaker:
         rendered = self.chat.render_training(ep.turns, ep.tools)
         return Sample(np.asarray(rendered.ids, np.int32), self._weights(rendered, ep.trained))
 
-    def _plain_pair(self, ep: Episode, widget: Widget) -> tuple[str, Message]:
+    @staticmethod
+    def _place(ep: Episode, widget: Widget) -> str:
         gx, gy = grid_point(*widget.centre, ep.width, ep.height)
-        place = f"{gx:03d} {gy:03d}"
+        return f"{gx:03d} {gy:03d}"
+
+    def _plain_pair(self, ep: Episode, widget: Widget) -> tuple[str, Message]:
+        place = self._place(ep, widget)
         if self.random.random() < 0.65:
             return f"Locate {widget.text}", Message("assistant", (place,))
         return f"Read {place}", Message("assistant", (widget.text,))
 
-    def _call_pair(self, ep: Episode, n: int, widget: Widget) -> tuple[str, Message]:
+    def _call_pair(self, ep: Episode, n: int, widget: Widget, form: str) -> tuple[str, Message]:
+        if form == "types":
+            call = ToolCall(str(n), "computer", {"action": "type", "text": widget.text})
+            question = self.random.choice(READING).format(self._place(ep, widget))
+            return question, Message("assistant", (), None, (call,))
         wordings = ('Click on "{}".', 'Click "{}".', 'Click on the "{}" {kind}.', "Click {}", 'Press "{}".')
         question = self.random.choice(wordings).format(widget.text, kind=widget.kind)
         coordinate = grid_point(*widget.centre, ep.width, ep.height)

@@ -205,6 +205,22 @@ def test_every_form_of_question_is_answered_in_full(shard_folder: Path, maker: S
     assert 0 < pictures < len(episodes) * 2
 
 
+def test_what_stands_at_a_place_is_read_and_typed(shard_folder: Path, maker: SampleMaker) -> None:
+    for ep in read_shard(shard_folder / "shard-0-0.bin")[:6]:
+        reads = maker.questions(ep, form="reads")
+        assert reads is not None
+        widgets = ep.widgets[reads.frames[0]]
+        at = {(place, w.text) for w in widgets for place in (maker._place(ep, w),)}
+        answer = maker.tokenizer.decode(reads.ids[reads.weights > 0].tolist()).split("[e~[")[0]
+        for line in answer.split("\n"):
+            assert (line[:7], line[8:]) in at
+        types = maker.questions(ep, form="types")
+        assert types is not None
+        typed = maker.tokenizer.decode(types.ids[types.weights > 0].tolist()).split("<text>")[1:]
+        assert typed
+        assert {part.split("]<]")[0] for part in typed} <= {w.text for w in ep.widgets[types.frames[0]]}
+
+
 def test_copies_ask_for_what_they_answer(maker: SampleMaker) -> None:
     sample = maker.copies(4)
     answer = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
