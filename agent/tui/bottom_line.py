@@ -41,10 +41,10 @@ class BottomLine(Footer):
         if all_keys is not None:
             yield _shown(HELP, all_keys)
 
-    async def on_resize(self) -> None:
-        """Choose again."""
+    def on_resize(self) -> None:
+        """Choose again, in turn with what other news of the keys has begun."""
         if self._bindings_ready:
-            await self.recompose()
+            self.call_after_refresh(self.recompose)
 
 
 def _width(key: _Key) -> int:

@@ -150,17 +150,33 @@ class StartDialog(ModalScreen[Path | None]):
     def _value(self, name: str) -> str:
         return self.query_one(f"#{name}", PlainInput).value.strip()
 
+    @property
+    def _is_gone(self) -> bool:
+        """Whether it was left meanwhile, and its fields are no more."""
+        return not self.query("#hint")
+
     def _look_up(self) -> None:
         self.run_worker(self._tell(self._value("what"), self._value("model")), group="hint", exclusive=True)
 
     async def _tell(self, what: str, model: str) -> None:
         names_task = await asyncio.to_thread(is_task, what)
+        if self._is_gone:
+            return
         if not self.query_one("#where").has_focus_within:  # what is being written in stays
             self.query_one("#where").display = not names_task
         words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
+        if self._is_gone:
+            return
         self.query_one("#hint", Plain).update(words)
         if self.focused is not None:  # which the longer hint may have moved out of sight
-            self.call_after_refresh(self.focused.scroll_visible, animate=False)
+            self.call_after_refresh(self._show_focused)
+
+    def _show_focused(self) -> None:
+        """Have the field that is written in, and of the first its label, in sight."""
+        if self.focused is self.query_one("#what"):
+            self.query_one(".dialog").scroll_home(animate=False)
+        elif self.focused is not None:
+            self.focused.scroll_visible(animate=False)
 
     def words(self) -> list[str]:
         """The command line that the fields make. Raises `StartError` where something is missing."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
+from textual._context import visible_screen_stack
 from textual.app import App
 
 from pilotfish.agent.control.wire import Question
@@ -36,4 +37,6 @@ def question(call: CallData, **more: Any) -> Question:
 
 def shown_text(app: App[Any]) -> str:
     """What stands on the screen, row by row."""
+    # Else what lies below a dialog is drawn as nothing, and kept so for whoever draws next.
+    visible_screen_stack.set(app._background_screens)
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
