@@ -53,16 +53,33 @@ from pilotfish.tasks.episodes.record import (
 from pilotfish.tasks.episodes.shards import Episode
 
 
+@dataclass(frozen=True)
+class TrainingWords:
+    """What training conversations say of the agent: its tools, and how many clips it keeps."""
+
+    tools: tuple[ToolSpec, ...]
+    max_clips: int
+    clip_block: int
+
+
+def training_words() -> TrainingWords:
+    """As the trainer reads them."""
+    words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
+    tool = words["tool"]
+    spec = ToolSpec(tool["name"], tool["description"], tool["parameters"])
+    return TrainingWords((spec,), words["max_clips"], words["clip_block"])
+
+
 class ModelStudent:
     """A model that plays one episode as the agent would have it."""
 
     def __init__(self, model: Model, limits: Limits, rng: random.Random) -> None:
-        words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
-        tool = words["tool"]
-        self._tools = [ToolSpec(tool["name"], tool["description"], tool["parameters"])]
+        words = training_words()
+        self._tools = words.tools
         self._model, self._limits, self._rng = model, limits, rng
-        clips, block = words["max_clips"], words["clip_block"]
-        self.conversation = Conversation([developer_turn()], max_clips=clips, block=block)
+        self.conversation = Conversation(
+            [developer_turn()], max_clips=words.max_clips, block=words.clip_block
+        )
         self._calls = 0
 
     def sees(self, instruction: str, before: bytes, now: bytes) -> None:
