@@ -67,6 +67,10 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
         event.stop()
         self.run_worker(self.run_action(event.button.id or "leave"))
 
+    def on_text_area_changed(self) -> None:
+        """What was wrong with the text before is no more of use."""
+        self._say("")
+
     @in_turn
     async def action_json(self) -> None:
         """Change between fields and JSON."""
@@ -94,6 +98,7 @@ class EditArguments(ModalScreen[dict[str, Any] | None]):
     async def _show(self, arguments: dict[str, Any], *, whole: bool) -> None:
         self._say("")
         self._names = None if whole else list(arguments)
+        self.query_one("#json", PlainButton).label = "F3 JSON" if self._names is not None else "F3 Fields"
         made: list[Widget] = []
         if whole:
             made = [Plain(label("All arguments", "JSON")), PlainArea(_json(arguments, 2))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.timer import Timer
-from textual.widgets import Button
+from textual.widgets import Button, Input
 from textual.worker import Worker
 
 from pilotfish.agent.control.spawn import StartError, start_supervised
@@ -35,7 +36,7 @@ class TaskNames(Suggester):
 
     def __init__(self) -> None:
         super().__init__(case_sensitive=True)
-        self._names: list[str] | None = None
+        self._names: tuple[str, ...] | None = None
 
     async def get_suggestion(self, value: str) -> str | None:
         """The first task whose name begins so; its suite first."""
@@ -57,11 +58,12 @@ class Folders(Suggester):
         return await asyncio.to_thread(_folder_after, value) if value else None
 
 
-def task_names() -> list[str]:
+@cache
+def task_names() -> tuple[str, ...]:
     """All tasks that ship, by suite."""
     from pilotfish.tasks.load import list_suites, load_suite
 
-    return [f"{suite}/{task.id}" for suite in list_suites() for task in load_suite(suite)]
+    return tuple(f"{suite}/{task.id}" for suite in list_suites() for task in load_suite(suite))
 
 
 def _folder_after(value: str) -> str | None:
@@ -99,7 +101,8 @@ class StartDialog(ModalScreen[Path | None]):
             yield Plain("What is to be done: the name of a task, or an instruction", classes="label")
             yield PlainInput(id="what", placeholder=_EXAMPLE, suggester=TaskNames(), compact=True)
             yield Plain(id="hint", classes="hint")
-            with Vertical(id="where"):  # of an instruction; a task brings its own
+            with Vertical(id="where") as where:  # of an instruction; a task brings its own
+                where.display = False
                 yield Plain("The folder to work in; empty is a fresh one", classes="label")
                 yield PlainInput(id="workspace", suggester=Folders(), compact=True)
                 yield Tick("a desktop to work on", id="desktop")
@@ -118,8 +121,12 @@ class StartDialog(ModalScreen[Path | None]):
         """Begin with what is to be done."""
         self.query_one("#what").focus()
 
-    def on_input_changed(self) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
         """Say what it would be, once the typing pauses."""
+        if self._starting is None:
+            self.query_one("#error", Plain).update("")  # which was about what stood there before
+        if event.input.id == "what":
+            self._show_where(" " in self._value("what"))
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(_PAUSE_S, self._look_up)
@@ -159,12 +166,11 @@ class StartDialog(ModalScreen[Path | None]):
         self.run_worker(self._tell(self._value("what"), self._value("model")), group="hint", exclusive=True)
 
     async def _tell(self, what: str, model: str) -> None:
-        names_task = await asyncio.to_thread(is_task, what)
+        shown = await asyncio.to_thread(_is_instruction, what)
         if self._is_gone:
             return
-        if not self.query_one("#where").has_focus_within:  # what is being written in stays
-            self.query_one("#where").display = not names_task
-        words = await asyncio.to_thread(hint, what, self._settings, model) if what else ""
+        self._show_where(shown)
+        words = await asyncio.to_thread(hint, what, self._settings, model)
         if self._is_gone:
             return
         self.query_one("#hint", Plain).update(words)
@@ -177,6 +183,11 @@ class StartDialog(ModalScreen[Path | None]):
             self.query_one(".dialog").scroll_home(animate=False)
         elif self.focused is not None:
             self.focused.scroll_visible(animate=False)
+
+    def _show_where(self, shown: bool) -> None:
+        """Ask where only of an instruction: what is asked late would move the tick that is aimed at."""
+        where = self.query_one("#where")
+        where.display = shown or where.has_focus_within  # what is being written in stays
 
     def words(self) -> list[str]:
         """The command line that the fields make. Raises `StartError` where something is missing."""
@@ -238,24 +249,34 @@ def is_task(what: str) -> bool:
         return False
 
 
+def _is_instruction(what: str) -> bool:
+    """Whether it is one, rather than a task's name or the beginning of one."""
+    return bool(what) and not is_task(what) and not _begun(what)
+
+
 def hint(what: str, settings: Settings, model: str) -> str:
     """What would be started, and what is to be known of it, in a line or two. Takes a while."""
     from pilotfish.agent.models import check_model, shortcoming
     from pilotfish.model.protocol import ModelError
-    from pilotfish.tasks.load import find_task
+    from pilotfish.tasks.load import find_task, list_suites
     from pilotfish.tasks.reader import TaskError
 
+    if not what:
+        return f"Suites of tasks: {', '.join(list_suites())}."
     task = None
     said = "An instruction."
     if " " not in what and (near := _near(what)):
         said = f"An instruction; did you mean the task {near}?"
+    begun = _begun(what)
+    completed = f"The right arrow key completes it to {begun[0]}.{_others(begun[1:])}" if begun else ""
     if is_task(what):
         try:
             task = find_task(what)
         except TaskError as error:
-            begun = next((name for name in task_names() if name.startswith(what)), None)
-            return f"The right arrow key completes it to {begun}." if begun else str(error)
+            return completed or str(error)
         said = f"A task: {shortened(task.instruction, 200)}" if task.instruction else "A task."
+    elif completed:
+        return completed
     chosen = settings.model_copy(update={"model": model or settings.model})
     try:
         check_model(chosen, task)
@@ -267,6 +288,16 @@ def hint(what: str, settings: Settings, model: str) -> str:
         return said
     lack = lack.replace("give --model", "choose as the model").replace("another --model", "another model")
     return f"{said} {lack}"
+
+
+def _begun(what: str) -> list[str]:
+    """The tasks whose names begin so."""
+    return [name for name in task_names() if name.startswith(what)]
+
+
+def _others(names: list[str]) -> str:
+    """Other tasks that begin so, as many as a line or two have room for."""
+    return f" Others: {shortened(', '.join(names), 100)}" if names else ""
 
 
 def _near(what: str) -> str:

@@ -199,7 +199,7 @@ async def test_a_task_brings_its_own_folder_and_an_instruction_may_name_one(tmp_
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "No runs yet" in shown(app))
         await pilot.press("n")
-        await until(pilot, lambda: "The folder to work in" in shown(app))
+        await until(pilot, lambda: "an instruction" in shown(app))
         await pilot.press(*"web/sign-in")
         await until(
             pilot, lambda: "A task: Sign in" in shown(app) and "The folder to work in" not in shown(app)

@@ -9,7 +9,7 @@ import pytest
 
 from pilotfish.agent.settings import Settings
 from pilotfish.agent.tui.app import Interface
-from pilotfish.agent.tui.fields import PlainInput
+from pilotfish.agent.tui.fields import PlainInput, Tick
 from pilotfish.agent.tui.start_dialog import StartDialog
 
 from ...waiting import until
@@ -55,3 +55,19 @@ async def test_a_start_says_what_it_waits_for_and_can_be_given_up(
         await pilot.press("escape")
         await until(lambda: app.screen is not dialog and not dialog.is_attached)
         await dialog._tell("web/sign-in", "nano")  # as one that was under way when it was left
+
+
+async def test_a_task_is_not_asked_where_and_the_tick_aimed_at_is_the_one_hit(tmp_path: Path) -> None:
+    app = Interface(tmp_path / "runs")
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(dialog := StartDialog(Settings(record_dir=str(tmp_path / "runs"))))
+        await until(lambda: "Suites of tasks: browser," in shown_text(app))
+        await pilot.press("ctrl+s")
+        await until(lambda: "Write what is to be done first" in shown_text(app))
+        await pilot.press(*"web/", "tab", "tab", "space")
+        assert dialog.query_one("#ask", Tick).value
+        assert "Write what is to be done first" not in shown_text(app)
+        await until(lambda: "The right arrow key completes it to web/" in shown_text(app))
+        assert not dialog.query_one("#where").display
+        await pilot.press("shift+tab", "shift+tab", *" and more")
+        assert dialog.query_one("#where").display
