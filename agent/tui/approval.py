@@ -124,7 +124,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
                 yield PlainButton("d Deny", id="deny", variant="error", compact=True)
                 yield PlainButton("e Edit", id="edit", compact=True)
                 yield PlainButton("r Rule", id="rule", compact=True)
-            yield PlainInput(id="reason", placeholder="Reason for the agent; Enter denies, Esc goes back")
+            yield PlainInput(id="reason", placeholder="Reason; Enter denies, Esc goes back")
 
     def on_mount(self) -> None:
         """Show it; nothing answers yet."""

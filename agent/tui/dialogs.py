@@ -26,8 +26,9 @@ F2, F4     light or dark; the rules of what runs, is asked about or denied
 Ctrl+Q     leave; runs go on by themselves
 the mouse  a click chooses, two open, the wheel scrolls; the keys in the bottom line can be clicked"""
 _MARKS = """\
-+ went well     ! failed       ? waits for you     . no result yet     ~ asked again
-> a task        # an end       @ you               struck through: undone by a step back"""
++ went well     ! failed       ? waits for you     . no result yet
+> a task        # an end       @ you               ~ asked again
+struck through: undone by a step back"""
 
 
 def of_no_use(screen: Screen[Any], event: events.Key) -> str:

@@ -135,7 +135,7 @@ class Home(Screen[None]):
         links = self.interface.links.values()
         live = sum(link.connected for link in links)
         waiting = sum(bool(link.questions) for link in links)
-        words = [counted(rows.count, "run"), f"{live} now"] if rows.count else []
+        words = [counted(rows.count, "run"), f"{live} running"] if rows.count else []
         words += [f"{waiting} {WAITS.lower()}"] if waiting else []
         self.query_one("#top", Plain).update(" Pilotfish   " + ", ".join(words), layout=False)
         run = rows.chosen

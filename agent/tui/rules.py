@@ -206,15 +206,16 @@ class RulesScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Plain("Rules. A deny beats an ask, an ask beats an allow.")
+            yield Plain("Rules of runs to come. A deny beats an ask, an ask beats an allow.")
             yield PlainOptions()
             yield Plain(classes="said")
             with Horizontal():
                 yield PlainButton("n New", id="new", compact=True)
                 yield PlainButton("e Edit", id="edit", compact=True)
                 yield PlainButton("Ctrl+S Save", id="save", variant="primary", compact=True)
-                yield PlainButton("x Drop", id="remove", compact=True)
+                yield PlainButton("x Remove", id="remove", compact=True)
                 yield PlainButton("w Try", id="what_if", compact=True)
+                yield PlainButton("Esc Back", id="leave", compact=True)
 
     def on_mount(self) -> None:
         """List them."""
@@ -301,7 +302,8 @@ class RulesScreen(ModalScreen[None]):
             listed.highlighted = max(0, min(chosen, len(self.rules) - 1))
         self.remove_class("warned")
         if not self.rules:
-            self._say(f"There are no rules: every call is {_past(self._default)}. n writes one.")
+            rest = f"every call is {_past(self._default)}, unless a run is started otherwise"
+            self._say(f"There are no rules: {rest}. n writes one.")
         else:
             rest = f"A call that no rule fits is {_past(self._default)}."
             self._say(rest if self.rules == self._saved else f"{rest} Not saved yet.")

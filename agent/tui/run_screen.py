@@ -96,6 +96,11 @@ class RunScreen(Looking, Steering, Searching):
         self.steps.focus()
         self.run_worker(self._follow())
 
+    def on_descendant_focus(self) -> None:
+        """Say which keys go where, for a pane that has them may have nothing to scroll."""
+        in_pane = self.query_one("#right").has_focus_within
+        self.query_one(TabBar).note = "Esc: back to the steps" if in_pane else ""
+
     # What comes from the run.
 
     def heard(self, link: Link, change: Change) -> None:
@@ -165,18 +170,16 @@ class RunScreen(Looking, Steering, Searching):
 
     def _show_state(self) -> None:
         model, state = self.model, self.link.state if self.link else None
-        words = [self.folder.name]
         if self.live:
-            words.insert(0, WAITS if self.link and self.link.questions else phase_word(state))
-            words.insert(1, self._who())
+            words = [WAITS if self.link and self.link.questions else phase_word(state), self._who()]
         else:
-            words.insert(0, outcome_word(model) if self._complete else "reading the log")
+            words = [outcome_word(model) if self._complete else "reading the log"]
         if state is not None:
             words += ["paused"] if state.paused and state.phase != "paused" else []
             words += [f"{state.clients} watch"] if state.clients > 1 else []
             words += [f"{counted(state.messages, 'message')} unread"] if state.messages else []
             words += [state.note] if state.note else []
-        words.append(model.task)
+        words += [model.task, self.folder.name]  # what is cut off where there is no room is the name
         self.query_one("#top", Plain).update(" " + "   ".join(filter(None, words)), layout=False)
         self.steps.show(model.rows, self._doing())
         self._show_cost()

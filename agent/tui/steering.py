@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.binding import Binding, BindingType
 
 from pilotfish.agent.control.client import ControlError
@@ -27,6 +28,7 @@ STEERING: list[BindingType] = [
         "c", "control", "Take control", show=False, tooltip="Take the control of the run, or give it back"
     ),
 ]
+_KEYS = list(Binding.make_bindings(STEERING))
 
 
 class Steering(RunBase):
@@ -57,6 +59,17 @@ class Steering(RunBase):
             case _:
                 return True
 
+    def on_key(self, event: events.Key) -> None:
+        """Say of a key that steers why it does nothing now."""
+        name = next((one.description for one in _KEYS if one.key == event.key), "")
+        if not name or self.writes or event.key in self.active_bindings:
+            return
+        if self.live:
+            notify(self, f"{event.key} {name}: not possible now.", severity="warning")
+        else:
+            resumes = "; r resumes it" if self.check_action("resume", ()) else ""
+            notify(self, f"{event.key} {name}: the run is not being played{resumes}.", severity="warning")
+
     def action_message(self) -> None:
         """Write a message to the agent."""
         self.open_entry("message", "Message: Enter sends it, Esc drops it")
@@ -78,7 +91,8 @@ class Steering(RunBase):
 
     def action_single(self) -> None:
         """One step, then hold again."""
-        self.do(Pause(on=True, single=True), "")
+        waits = self.link is not None and self.link.questions
+        self.do(Pause(on=True, single=True), "One step more, once you have answered." if waits else "")
 
     def action_stop(self) -> None:
         """Stop the run, once that was confirmed."""

@@ -21,6 +21,8 @@ class TabBar(Widget):
     TabBar > .tab--active { text-style: bold reverse; }
     """
     active: reactive[int] = reactive(0)
+    note: reactive[str] = reactive("")
+    """Stands at the right, where there is room for it."""
 
     class Picked(Message):
         """A tab was clicked."""
@@ -41,6 +43,9 @@ class TabBar(Widget):
             Segment(label, active if index == self.active else base)
             for index, label in enumerate(self._labels())
         ]
+        room = self.size.width - sum(segment.cell_length for segment in segments)
+        if self.note and len(self.note) + 2 <= room:
+            segments.append(Segment(f"{self.note} ".rjust(room), base))
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     def on_click(self, event: events.Click) -> None:

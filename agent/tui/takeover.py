@@ -100,7 +100,7 @@ class TakeOver(ModalScreen[None]):
             yield ScreenView(caption=False)
             yield PlainInput(
                 id="note",
-                placeholder="Note for the agent. Enter hands back, Esc goes on, Ctrl+] types Ctrl+]",
+                placeholder="Note for the agent. Enter hands back, Esc keeps them, Ctrl+] types Ctrl+]",
             )
 
     def on_mount(self) -> None:
@@ -257,7 +257,7 @@ class TakeOver(ModalScreen[None]):
         note = self.query_one("#note", PlainInput)
         note.display = on
         if self._has_it:
-            self._say("Enter hands back, with this note; Esc goes on." if on else self._yours)
+            self._say("Enter hands back with this note, Esc keeps mouse and keyboard." if on else self._yours)
         self.set_focus(note if on else None)  # at once: what is typed next belongs there
 
     async def _take(self) -> None:

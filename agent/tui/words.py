@@ -113,7 +113,7 @@ def head(row: Row) -> str:
         case log.GaveBack():
             return "you handed mouse and keyboard back"
         case log.RuleAdded():
-            return f"you added a rule: {json.dumps(event.rule, ensure_ascii=False)}"
+            return f"you added a rule: {_rule_words(event.rule)}"
         case log.Resumed():
             return f"resumed{': ' + event.note if event.note else ''}"
         case log.EpisodeEnded():
@@ -124,6 +124,13 @@ def head(row: Row) -> str:
             return f"handed back {counted(len(event.changed), 'changed file')} as {event.patch}"
         case _:
             return event.type
+
+
+def _rule_words(rule: dict[str, Any]) -> str:
+    """A rule as the log has it, spelt as the form and the list of rules spell it."""
+    words = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in rule.items()]
+    patterns = [word for name, word in zip(rule, words, strict=True) if name != "verdict"]
+    return f"{rule.get('verdict', 'allow')} {', '.join(patterns) or 'every call'}"
 
 
 def _edited(row: Row) -> dict[str, Any] | None:
@@ -192,7 +199,7 @@ def _parts(event: log.Event) -> Iterator[Part]:
         case log.Answered():
             yield from _answer_parts(event)
         case log.Asked():
-            yield Part("Waits for a person", event.why, "person")
+            yield Part("A person is asked", event.why, "person")
         case log.Decided():
             word = {"once": "allowed once", "task": "allowed for this task", "deny": "denied"}
             yield Part(f"You: {word[event.verdict]}", event.reason, "person")

@@ -43,7 +43,7 @@ async def test_runs_show_up_by_themselves_and_open(tmp_path: Path) -> None:
         await pilot.press("home", "down")
         await until(pilot, lambda: "[@click=app.quit]x[/]" in shown(app))
         await pilot.press("q")
-        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await until(pilot, lambda: "1 run, 0 running" in shown(app))
         await pilot.press("q")
     assert app.return_code == 0
 
@@ -113,7 +113,7 @@ async def test_the_palette_offers_what_has_a_key_here(tmp_path: Path) -> None:
     made_runs.finished(tmp_path / "run")
     app = Interface(tmp_path)
     async with app.run_test(size=(100, 40)) as pilot:
-        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await until(pilot, lambda: "1 run, 0 running" in shown(app))
         await pilot.press("ctrl+p", *"Open")
         await until(pilot, lambda: "(Enter)" in shown(app))
         await pilot.press("enter", "enter")
@@ -161,6 +161,20 @@ async def test_the_keys_of_a_tab_work_where_it_is_opened(tmp_path: Path) -> None
         await pilot.press("1", "down")
         assert steps.cursor == 2
         assert app.screen.query_one("#details").has_focus
+
+
+async def test_who_has_the_keys_and_what_a_key_lacks_is_said(tmp_path: Path) -> None:
+    made_runs.eventful(tmp_path / "run")
+    app = Interface(tmp_path, run=tmp_path / "run")
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.steps.count == 9)
+        assert "Esc: back to the steps" not in shown(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: "Esc: back to the steps" in shown(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: "Esc: back to the steps" not in shown(app))
+        await pilot.press("b")
+        await until(pilot, lambda: "b Step back: the run is" in shown(app))
 
 
 async def test_a_page_is_written_once_however_often_its_key_is_pressed(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path
         await pilot.press("y")
         await until(pilot, lambda: app.screen is run and run.link is not None and not run.link.questions)
         await pilot.press("q")
-        await until(pilot, lambda: "1 run, 1 now" in shown(app))
+        await until(pilot, lambda: "1 run, 1 running" in shown(app))
         await pilot.press("x", "y")
-        await until(pilot, lambda: "1 run, 0 now" in shown(app))
+        await until(pilot, lambda: "1 run, 0 running" in shown(app))
         await until(pilot, lambda: "stopped" in shown(app))
     events = read_run(run.folder).events
     assert [event.verdict for event in events if isinstance(event, Decided)] == ["once", "once"]

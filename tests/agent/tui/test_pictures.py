@@ -50,7 +50,7 @@ def _several(place: Path) -> None:
 
 
 async def _home(app: Interface, pilot: Pilot[Any]) -> None:
-    await until(pilot, lambda: "5 runs, 0 now" in shown(app) and "unreadable" in shown(app))
+    await until(pilot, lambda: "5 runs, 0 running" in shown(app) and "unreadable" in shown(app))
 
 
 async def _start(app: Interface, pilot: Pilot[Any]) -> None:
