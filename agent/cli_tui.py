@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
 
 import typer
@@ -25,7 +27,8 @@ def tui(record_dir: RecordDir = None) -> None:
     ? for every key.
     """
     _need_terminal("tui")
-    from pilotfish.agent.tui.app import play
+    with _opening():
+        from pilotfish.agent.tui.app import play
 
     _tell_who_waits(play(settings_of(record_dir=record_dir).record_dir))
 
@@ -33,9 +36,22 @@ def tui(record_dir: RecordDir = None) -> None:
 def attach(folder: Run) -> None:
     """Watch and steer one run in the terminal, from any terminal and as often as you like."""
     _need_terminal("attach")
-    from pilotfish.agent.tui.app import play
+    with _opening():
+        from pilotfish.agent.tui.app import play
 
     _tell_who_waits(play(folder.parent, folder))
+
+
+@contextlib.contextmanager
+def _opening() -> Iterator[None]:
+    """Say on an empty terminal that something comes: on a busy machine its parts take seconds to read."""
+    sys.stdout.write("Opening the interface…")
+    sys.stdout.flush()
+    try:
+        yield
+    finally:
+        sys.stdout.write("\r\x1b[K")
+        sys.stdout.flush()
 
 
 def _tell_who_waits(runs: list[str]) -> None:

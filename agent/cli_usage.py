@@ -26,4 +26,6 @@ def usage(error: Any) -> str:
     if own != told:  # ours, with the mend in it
         return f"{own[0].upper()}{own[1:]}."
     command = error.ctx.command_path if getattr(error, "ctx", None) else "pilotfish"
+    if type(error).__name__ == "MissingParameter" and str(getattr(parameter, "help", "")).startswith("A run"):
+        return f"{told}, a run; `pilotfish runs` lists them, and {command} --help tells more."
     return f"{told}; see {command} --help."

@@ -191,10 +191,10 @@ class Looking(Steering):
         self.answer_questions()
 
     async def _answer(self, question: Question, answer: Decide) -> None:
-        """Give the run an answer; edited arguments that it refuses are there to be mended."""
+        """Give the run an answer; one not taken opens the question again, with what was edited."""
         refused = await self.ask_run(answer, "")
         waits = self.link is not None and question.question in self.link.questions
-        if refused and waits and answer.arguments is not None and self.is_current:
+        if refused and waits and self.is_current:
             self._open(question, answer.arguments, refused)
 
     def _close(self) -> None:

@@ -197,6 +197,11 @@ class StartDialog(ModalScreen[Path | None]):
         words = ["run"]
         if is_task(what):
             words.append(what)
+        elif " " not in what and (begun := _begun(what)):
+            raise StartError(
+                f"{what!r} begins the names of {counted(len(begun), 'task')}, such as {begun[0]}; "
+                "write one of them whole, or an instruction of several words."
+            )
         else:
             words += ["--instruction", what]
             words += ["--workspace", str(Path(workspace).expanduser())] if workspace else []
@@ -214,7 +219,9 @@ class StartDialog(ModalScreen[Path | None]):
         button.disabled = True
         self._waits_since = time.monotonic()
         ticking = self.set_interval(1, self._tell_wait)
+        self._waits_for = "the names of the tasks"
         try:
+            await asyncio.to_thread(task_names)
             folder = await start_supervised(self.words(), self._settings.record_dir, self._tell_wait)
         except (StartError, OSError) as failure:
             error.add_class("failed")

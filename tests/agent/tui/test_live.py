@@ -97,6 +97,10 @@ async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening, 60)
         assert "Another window or program controls this run" in shown(app)
+        await pilot.press("y")
+        await until(pilot, lambda: "y Take it" in shown(app))
+        await pilot.press("n")  # then it was no answer, and the question is there again
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
         await pilot.press("escape")
         await until(pilot, lambda: "another controls it, c takes it" in shown(app))
         await until(pilot, lambda: bottom(app).startswith("a Answer q Back m Message "))

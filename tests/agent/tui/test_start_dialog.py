@@ -57,6 +57,16 @@ async def test_a_start_says_what_it_waits_for_and_can_be_given_up(
         await dialog._tell("web/sign-in", "nano")  # as one that was under way when it was left
 
 
+async def test_the_beginning_of_a_name_is_no_instruction(tmp_path: Path) -> None:
+    app = Interface(tmp_path / "runs")
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.push_screen(StartDialog(Settings(record_dir=str(tmp_path / "runs"))))
+        await pilot.pause()
+        await pilot.press(*"web/", "ctrl+s")
+        await until(lambda: "'web/' begins the names of 6 tasks" in " ".join(shown_text(app).split()))
+    assert not (tmp_path / "runs").exists()
+
+
 async def test_a_task_is_not_asked_where_and_the_tick_aimed_at_is_the_one_hit(tmp_path: Path) -> None:
     app = Interface(tmp_path / "runs")
     async with app.run_test(size=(80, 24)) as pilot:
