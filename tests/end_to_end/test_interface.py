@@ -75,7 +75,7 @@ def test_a_person_starts_steers_leaves_and_stops_a_run(place: Path) -> None:
         there.type("C-s")
         answer(there, 1, "y")
         answer(there, 2, "d")
-        there.wait("Reason for the agent")
+        there.wait("Reason; Enter denies")
         there.write("not that one")
         there.type("Enter")
         answer(there, 3, "e")
