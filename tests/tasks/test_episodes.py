@@ -314,13 +314,14 @@ async def test_no_goal_is_reached_by_what_was_not_asked_for(screen: pages.Screen
         assert not await reached(screen), task
 
 
-def test_the_mix_with_applications_only_adds_them() -> None:
+def test_the_mix_with_applications_leaves_no_task_out() -> None:
     data = Path(__file__).parents[2] / "model/training/data"
     before, after = read_mix(data / "mix_v2.json"), read_mix(data / "mix_v3.json")
     new = {task: after.pop(task) for task in set(after) - set(before)}
-    assert after == before
+    assert set(after) == set(before)
+    assert all(0 < after[task] <= before[task] for task in before)
     assert set(new) == {task for task, (_, weight) in SCENES.items() if weight == 0}
-    assert sum(new.values()) / (sum(before.values()) + sum(new.values())) == pytest.approx(0.12, abs=0.001)
+    assert 0.1 < sum(new.values()) / (sum(after.values()) + sum(new.values())) < 0.2
     assert not {make_scene(seed).task for seed in range(40)} & set(new)
 
 
