@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import secrets
 import stat
+import time
 from pathlib import Path
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,6 +77,8 @@ class _Removal:
                 # Someone puts new files into a folder that is being emptied, or something else in its place.
                 if error.errno not in _MEANWHILE or attempt == TRIES - 1:
                     raise
+                if attempt > 3:  # in step with whoever does that, every try would meet the same
+                    time.sleep(random.random() / 500)
 
     def _remove_once(self, parent: int, name: str, depth: int) -> None:
         try:

@@ -269,7 +269,7 @@ def main() -> None:
         words = ("web/sign-in", "--model", "solution", "--default-verdict", "ask")
         waiting = [_start(runs, *words) for _ in range(LIVE)]
         with on_terminal("tui", "--record-dir", str(runs)) as terminal:
-            terminal.wait(f"{LIVE} now|{LIVE + 1} now")
+            terminal.wait(f"{LIVE} running|{LIVE + 1} running")
             print(f"idle at home, {LIVE} runs: {100 * idle_share(terminal):.1f} % of a processor", flush=True)
         _stop([writing, *waiting])
 
