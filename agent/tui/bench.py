@@ -261,17 +261,22 @@ def main() -> None:
             _tell(f"a result of {LINES:,} lines", result_times(terminal, 12))
             print(f"idle with it: {100 * idle_share(terminal):.1f} % of a processor", flush=True)
         runs = Path(place) / "runs"
-        writing = _start(runs, "--instruction", "Write a long text.", "--model", "nano")
-        with on_terminal("attach", str(writing)) as terminal:
-            terminal.wait(r"row \d+ of")
-            terminal.rest(1)
-            _tell("beside a run that writes as fast as nano can", busy_times(terminal, 40))
-        words = ("web/sign-in", "--model", "solution", "--default-verdict", "ask")
-        waiting = [_start(runs, *words) for _ in range(LIVE)]
-        with on_terminal("tui", "--record-dir", str(runs)) as terminal:
-            terminal.wait(f"{LIVE} running|{LIVE + 1} running")
-            print(f"idle at home, {LIVE} runs: {100 * idle_share(terminal):.1f} % of a processor", flush=True)
-        _stop([writing, *waiting])
+        begun: list[Path] = []
+        try:
+            begun.append(_start(runs, "--instruction", "Write a long text.", "--model", "nano"))
+            with on_terminal("attach", str(begun[0])) as terminal:
+                terminal.wait(r"row \d+ of")
+                terminal.rest(1)
+                _tell("beside a run that writes as fast as nano can", busy_times(terminal, 40))
+            words = ("web/sign-in", "--model", "solution", "--default-verdict", "ask")
+            for _ in range(LIVE):
+                begun.append(_start(runs, *words))
+            with on_terminal("tui", "--record-dir", str(runs)) as terminal:
+                terminal.wait(f"{LIVE} running|{LIVE + 1} running")
+                idle = idle_share(terminal)
+                print(f"idle at home, {LIVE} runs: {100 * idle:.1f} % of a processor", flush=True)
+        finally:
+            _stop(begun)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pilotfish.tasks.episodes.expert_tools import fill
 from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene
 from pilotfish.tasks.episodes.sites import Site, click_if, demands, equal, person, plain, publish, some
-from pilotfish.tasks.episodes.steps import Steps, click, done, give_up
+from pilotfish.tasks.episodes.steps import Expert, Steps, click, done, give_up
 from pilotfish.tasks.episodes.widgets import CLOSERS, element, escape
 
 _CHECKS = (
@@ -41,6 +41,22 @@ _ACTS = (
 )
 ACTS = _ACTS.split(",")
 PAST = ("Saved", "Done", "OK", "Updated", "Applied", "Sent", "Stored")
+
+
+def filling(values: dict[str, str], box: str | None, submit: str) -> Expert:
+    """An expert that fills fields by name, ticks a box if there is one to tick, and presses a button."""
+
+    async def expert(s: Screen) -> Steps:
+        for name, value in values.items():
+            async for step in fill(s, element(name), value):
+                yield step
+        if box is not None:
+            async for step in click_if(s, box, "!e.checked"):
+                yield step
+        yield click(await s.target(element(submit)))
+        yield done()
+
+    return expert
 
 
 def apply_said(rng: random.Random, caption: str) -> str:
@@ -250,15 +266,8 @@ def sign_in_scene(rng: random.Random, seed: int) -> Scene:
         )
     ).format(u=user, p=secret, t=" and tick the box" if tick else "")
 
-    async def expert(s: Screen) -> Steps:
-        for name, _, value in made:
-            async for step in fill(s, element(name), value):
-                yield step
-        if tick:
-            async for step in click_if(s, stay, "!e.checked"):
-                yield step
-        yield click(await s.target(element(submit)))
-        yield done()
+    values = {name: value for name, _, value in made}
+    expert = filling(values, stay if tick else None, submit)
 
     return publish("site-sign-in", seed, site, instruction, expert)
 
@@ -320,15 +329,8 @@ def form_scene(rng: random.Random, seed: int) -> Scene:
         parts.append(rng.choice((f'tick "{box}"', "tick the box", f'check the box "{box}"')))
     parts.append(apply_said(rng, caption) if rng.random() < 0.75 else f"press the {caption} button")
 
-    async def expert(s: Screen) -> Steps:
-        for _, name, _, value in made:
-            async for step in fill(s, element(name), value):
-                yield step
-        if ticked:
-            async for step in click_if(s, tick, "!e.checked"):
-                yield step
-        yield click(await s.target(element(submit)))
-        yield done()
+    values = {name: value for _, name, _, value in made}
+    expert = filling(values, tick if ticked else None, submit)
 
     return publish("site-form", seed, site, demands(rng, parts), expert)
 
