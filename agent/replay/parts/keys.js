@@ -18,7 +18,7 @@ const ACTIONS = Object.assign({}, ...KEYS.map(([, , actions]) => actions));
 // Whether the element with the focus has a use of its own for a key.
 function usesKey(node, key) {
   if (node.matches("input[type=search], select")) return true;
-  if (node.closest("dialog")) return true;
+  if (node.closest("dialog[open]")) return true;  // a closed one keeps the focus for a moment
   if (node.matches("button, a, summary, input[type=checkbox]")) return key === " " || key === "Enter";
   return node.id === "details" && ["ArrowUp", "ArrowDown", "PageUp", "PageDown", "Home", "End", " "].includes(key);
 }
