@@ -91,6 +91,84 @@ def selected_attention(
     return torch.stack(outs)
 
 
+def trained_attention(
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    qi_BGTI: Tensor,
+    ki_BTI: Tensor,
+    *,
+    block: int,
+    topk: int,
+    local: int = 1,
+    init: int = 0,
+    scale: float,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    """Attention [B, H, T, D] of whole sequences to the blocks their index branch chooses, and its loss.
+
+    The loss is the mean KL of `ops.index_kl`, in nat, over all tokens where kernels apply, and over `rows` of
+    them, drawn anew and the same in each sequence, elsewhere: there scores and masks of T x T are in memory.
+    Gradients of the first reach q, k and v, of the second qi and ki alone.
+    """
+    choice = (block, topk, local, init, scale)
+    if has_kernels(q_BHTD, k_BGTD, qi_BGTI, block, topk):
+        return _train_packed(q_BHTD, k_BGTD, v_BGTD, qi_BGTI, ki_BTI, *choice)
+    return _train_masked(q_BHTD, k_BGTD, v_BGTD, qi_BGTI, ki_BTI, *choice, rows=rows)
+
+
+def _train_masked(
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    qi_BGTI: Tensor,
+    ki_BTI: Tensor,
+    block: int,
+    topk: int,
+    local: int,
+    init: int,
+    scale: float,
+    *,
+    rows: int,
+) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        ids = reference.choose_blocks(qi_BGTI, ki_BTI, 0, block, topk, local, init)
+    tokens = q_BHTD.shape[2]
+    keep_BGTT = reference.keep_mask(ids, 0, block, tokens)
+    out_BHTD = reference.masked_attention(q_BHTD, k_BGTD, v_BGTD, keep_BGTT, scale)
+    drawn = torch.randperm(tokens, device=q_BHTD.device)[:rows]
+    loss = reference.index_kl(
+        q_BHTD[:, :, drawn], k_BGTD, qi_BGTI[:, :, drawn], ki_BTI, keep_BGTT[:, :, drawn], scale
+    )
+    return out_BHTD, loss
+
+
+def _train_packed(
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    qi_BGTI: Tensor,
+    ki_BTI: Tensor,
+    block: int,
+    topk: int,
+    local: int,
+    init: int,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """All sequences packed into one call of each kernel; nothing of T x T is in memory."""
+    B, _, T, _ = q_BHTD.shape
+    starts = torch.arange(B + 1, dtype=torch.int32, device=q_BHTD.device) * T
+    lengths = torch.full((B,), T, dtype=torch.int32, device=q_BHTD.device)
+    batch = Batch(starts, lengths, max_queries=T, max_keys=T, key_starts=starts)
+    q, k, v, qi = (x.transpose(1, 2).flatten(0, 1) for x in (q_BHTD, k_BGTD, v_BGTD, qi_BGTI))
+    ki = ki_BTI.flatten(0, 1)
+    ids = ops.select_blocks(qi.detach(), ki.detach(), batch, block=block, topk=topk, local=local, init=init)
+    out, lse = ops.sparse_attention(q, k, v, ids, batch, block=block, scale=scale)
+    index_scale = qi.shape[-1] ** -0.5
+    loss = ops.index_kl(q, k, lse, qi, ki, ids, batch, block=block, scale=scale, index_scale=index_scale)
+    return out.unflatten(0, (B, T)).transpose(1, 2), loss
+
+
 def has_kernels(q_BHTD: Tensor, k_BGND: Tensor, qi_BGTI: Tensor, block: int, topk: int) -> bool:
     """Whether the kernels take these sizes, here."""
     group = q_BHTD.shape[1] // k_BGND.shape[1]

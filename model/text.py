@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from pilotfish.kernels import reference as msa
 from pilotfish.kernels.batch import Batch
 from pilotfish.kernels.card import card_of
-from pilotfish.kernels.layer import full_attention, selected_attention
+from pilotfish.kernels.layer import full_attention, selected_attention, trained_attention
 from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, norm_and_rotate, swiglu, text_rotary
@@ -37,25 +37,22 @@ AttentionKind = Literal["sparse", "dense"]
 class IndexLoss:
     """Collects the index branch's KL loss of each sparse layer during a training pass.
 
-    rows: how many query positions (drawn anew for each layer, the same over the batch) enter the loss.
     While the main branch is dense (the warm-up), the loss is over every visible key; after that, over the
     kept ones.
+
+    rows: how many query positions (drawn anew for each layer, the same over the batch) enter the loss in the
+    warm-up and where no kernels are; elsewhere all do.
     """
 
     rows: int = 64
     terms: list[Tensor] = field(default_factory=list)
 
-    def add(
-        self, q: Tensor, k: Tensor, qi: Tensor, ki: Tensor, keep_BGTN: Tensor | None, scale: float
-    ) -> None:
-        """Add one layer's term; see `kernels.reference.index_kl` for the shapes."""
+    def warm_up(self, q: Tensor, k: Tensor, qi: Tensor, ki: Tensor, scale: float) -> None:
+        """Add one dense layer's term; see `kernels.reference.index_kl` for the shapes."""
         keys = k.shape[2]
         rows = torch.randperm(keys, device=q.device)[: self.rows]
-        if keep_BGTN is None:
-            seen = torch.arange(keys, device=q.device)[None] <= rows[:, None]
-            keep = seen.expand(k.shape[0], k.shape[1], -1, -1)
-        else:
-            keep = keep_BGTN[:, :, rows]
+        seen = torch.arange(keys, device=q.device)[None] <= rows[:, None]
+        keep = seen.expand(k.shape[0], k.shape[1], -1, -1)
         self.terms.append(msa.index_kl(q[:, :, rows], k, qi[:, :, rows], ki, keep, scale))
 
     def total(self) -> Tensor:
@@ -134,8 +131,7 @@ class Attention(nn.Module):
         index_loss: IndexLoss | None,
     ) -> Tensor:
         """Attention [B, H, T, D] of new tokens to themselves and what their cache holds, which takes them."""
-        c, start = self.config, 0 if cache is None else cache.length
-        scale = c.head_dim**-0.5
+        c, scale = self.config, self.config.head_dim**-0.5
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         if index is not None:
@@ -144,23 +140,21 @@ class Attention(nn.Module):
                 ki = cache.append_index(self.layer, ki)
         keys = k.shape[2]
         within_budget = keys <= c.topk_blocks * c.block_size
-        keep = None
-        if index is None or kind == "dense" or (within_budget and index_loss is None):
+        choice = {
+            "block": c.block_size,
+            "topk": c.topk_blocks,
+            "local": c.local_blocks,
+            "init": c.init_blocks,
+        }
+        if index is not None and index_loss is not None and kind == "sparse":
+            out, loss = trained_attention(q, k, v, qi, ki, **choice, scale=scale, rows=index_loss.rows)
+            index_loss.terms.append(loss)
+        elif index is None or kind == "dense" or within_budget:
             out = full_attention(q, k, v, scale)
-        elif index_loss is None:
-            out = selected_attention(
-                q, k, v, qi, ki, batch, block=c.block_size, topk=c.topk_blocks, local=c.local_blocks,
-                init=c.init_blocks, scale=scale,
-            )  # fmt: skip
+            if index is not None and index_loss is not None:
+                index_loss.warm_up(q, k, qi, ki, scale)
         else:
-            with torch.no_grad():
-                ids = msa.choose_blocks(
-                    qi, ki, start, c.block_size, c.topk_blocks, c.local_blocks, c.init_blocks
-                )
-            keep = msa.keep_mask(ids, start, c.block_size, keys)
-            out = msa.masked_attention(q, k, v, keep, scale)
-        if index is not None and index_loss is not None:
-            index_loss.add(q, k, qi, ki, keep, scale)
+            out = selected_attention(q, k, v, qi, ki, batch, **choice, scale=scale)
         return out
 
     def _heads(self, projection: nn.Linear, x_BTE: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class Settings:
     save_every: float = 120.0  # seconds
     device: str = "cuda"
     bf16: bool = True
+    deterministic: bool = True  # on a GPU: of equal sums only such as come out the same each time
     patience: float = 120.0  # seconds that a folder of shards may stay empty at the start
 
     def __post_init__(self) -> None:

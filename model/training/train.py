@@ -10,6 +10,7 @@ instead of random weights.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import sys
@@ -68,6 +69,13 @@ def export(model: M3, folder: Path) -> None:
     (folder / f".{WEIGHTS}").replace(folder / WEIGHTS)
 
 
+def same_each_time() -> None:
+    """Have torch take, from here on in this process, the kernels that give the same bits in each run."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch._C._set_deterministic_fill_uninitialized_memory(False)  # a check of torch's own, paid in bandwidth
+
+
 class Trainer:
     """One training session; `go_on` takes up the one in `out` where it stopped."""
 
@@ -79,6 +87,8 @@ class Trainer:
         self.out = Path(s.out)
         if s.device == "cuda" and not torch.cuda.is_available():
             raise TrainingError("device is 'cuda', and there is no GPU here; give cpu.")
+        if s.deterministic and s.device == "cuda":
+            same_each_time()
         self.group = Group.from_environment(s.device)
         torch.manual_seed(s.seed)
         torch.set_float32_matmul_precision("high")

@@ -41,6 +41,26 @@ def test_kernels_and_plain_torch_agree(
     )
 
 
+@pytest.mark.parametrize(("sequences", "tokens"), [(2, 100), (1, 33)])
+def test_training_is_the_same_packed_and_masked(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, sequences: int, tokens: int
+) -> None:
+    """Attention, loss and every gradient, of several sequences at once and of ones within the budget."""
+    results = []
+    for kernels in (False, True):
+        torch.manual_seed(0)
+        inputs = [x.detach().contiguous() for x in _cached(device, sequences, tokens, tokens)]
+        for x in inputs:
+            x.requires_grad_()
+        monkeypatch.setattr(layer, "has_kernels", lambda *_, here=kernels: here)
+        out, loss = layer.trained_attention(*inputs, **SETTINGS, rows=tokens)
+        (out.sin().sum() + 3 * loss).backward()
+        results.append([out.detach(), loss.detach(), *(x.grad for x in inputs)])
+    for masked, packed in zip(*results, strict=True):
+        torch.testing.assert_close(packed, masked, rtol=1e-4, atol=1e-5)
+        assert masked.abs().max() > 1e-3
+
+
 def test_under_autocast_types_may_differ(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, qi, ki = _cached(device, 1, 6, 100)
     monkeypatch.setattr(layer, "has_kernels", lambda *_: True)

@@ -125,6 +125,38 @@ def test_it_goes_on_with_the_same_losses(
         Trainer(parts, go_on=True)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_same_losses_twice_and_after_a_kill(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_frames(monkeypatch)
+    monkeypatch.setattr("pilotfish.model.training.train.SYNC_EVERY", 1)
+    text = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "rotary_dim": 32}
+    sizes = {"text": SIZES["text"] | text | {"index_dim": 64}, "vision": SIZES["vision"]}
+    gpu = TINY | {"device": "cuda", "bf16": True, "sizes": sizes, "log_every": 1, "steps": 12}
+    for name in ("once", "twice"):
+        Trainer(Settings(str(shards), str(tmp_path / name), **gpu)).run()
+    whole = losses(tmp_path / "once")
+    assert len(whole) == 12
+    assert losses(tmp_path / "twice") == whole
+    given = Settings(str(shards), str(tmp_path / "killed"), **gpu)
+    first = Trainer(given)
+    one_step = first._one_step
+
+    def then_die(*arguments: Any) -> None:
+        if first.step == 7:
+            raise KeyboardInterrupt  # nothing is saved on the way out
+        one_step(*arguments)
+        if first.step == 5:
+            first.save(done=False)
+
+    monkeypatch.setattr(first, "_one_step", then_die)
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    Trainer(given, go_on=True).run()
+    assert losses(tmp_path / "killed") == whole
+
+
 def test_streams_go_on_where_they_stood_in_several_processes(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
