@@ -50,6 +50,7 @@ class Measuring:
     device: str
     attention: str
     steps: int
+    stuck: int
     part: int
     jobs: tuple[tuple[Job, ...], ...]
     """For each worker."""
@@ -96,7 +97,9 @@ class Measurer(Worker):
     async def _measure(self, screen: Screen, task: str, seed: int) -> Result:
         limits = Limits(max_tokens=128, temperature=0.0, seed=0)
         student = ModelStudent(self._loaded(), limits, Random(f"{task}:{seed}"))
-        return await play_alone(screen, self._web, task, seed, student, steps=self._measuring.steps)
+        return await play_alone(
+            screen, self._web, task, seed, student, steps=self._measuring.steps, stuck=self._measuring.stuck
+        )
 
     def _loaded(self) -> Model:
         from pilotfish.model.engine import Engine
@@ -202,6 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--each", type=int, default=50, help="episodes of each task")
     parser.add_argument("--first", type=int, default=FIRST_MEASURED_SEED, help="the first seed")
     parser.add_argument("--steps", type=int, default=30, help="steps of an episode at most")
+    parser.add_argument(
+        "--stuck", type=int, default=5, help="same action on the same picture that often: over"
+    )
     parser.add_argument("--part", default="1/1", help="2/3: the second third of the episodes")
     given = parser.parse_args(arguments)
     try:
@@ -216,7 +222,9 @@ def main(arguments: list[str] | None = None) -> int:
     left = [job for job in jobs if job not in done]
     dealt = deal(left, given.workers)
     part = int(given.part.partition("/")[0])
-    measuring = Measuring(find_folder(given.model), given.device, given.attention, given.steps, part, dealt)
+    measuring = Measuring(
+        find_folder(given.model), given.device, given.attention, given.steps, given.stuck, part, dealt
+    )
     record(settings, given.workers, given.seconds, None, make=_Make(measuring), totals=Report(len(left)))
     wanted = set(jobs)
     results = [r for r in read_results(settings.out) if (r.task, r.seed) in wanted]
@@ -235,8 +243,10 @@ class _Make:
 def _jobs(given: argparse.Namespace) -> list[Job]:
     """Seed by seed, so that what was cut short has measured all tasks alike."""
     names = list(MINIWOB_TASKS) if given.tasks == "all" else [check_name(n) for n in given.tasks.split(",")]
-    if min(given.each, given.steps, given.workers, given.pages) < 1 or given.first < 0:
-        raise ValueError("--each, --steps, --workers and --pages are at least 1, and --first at least 0.")
+    if min(given.each, given.steps, given.stuck, given.workers, given.pages) < 1 or given.first < 0:
+        raise ValueError(
+            "--each, --steps, --stuck, --workers and --pages are at least 1, and --first at least 0."
+        )
     part, _, parts = given.part.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
         raise ValueError(f"--part is {given.part!r}; write it like 2/3.")

@@ -11,7 +11,7 @@ from pilotfish.tasks.episodes.cdp import PageError
 from pilotfish.tasks.episodes.corrections import SCREEN_ACTIONS, Student
 from pilotfish.tasks.episodes.pages import MiniWob, Screen
 
-End = Literal["page", "model", "no action", "steps", "broken"]
+End = Literal["page", "model", "no action", "steps", "stuck", "broken"]
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,20 @@ class Result:
 
 
 async def play_alone(
-    screen: Screen, web: MiniWob, task: str, seed: int, student: Student, *, steps: int
+    screen: Screen, web: MiniWob, task: str, seed: int, student: Student, *, steps: int, stuck: int
 ) -> Result:
-    """Let a model play one MiniWoB++ episode, untimed, for so many steps at most."""
+    """Let a model play one MiniWoB++ episode, untimed, for so many steps at most.
+
+    It ends before, as failed, when the model has called for the same action on the same picture `stuck` times
+    running.
+    """
     screen.rng = random.Random(f"alone:{task}:{seed}")
     began = time.monotonic()
     await web.start(screen, task, seed)
     end: End = "broken"
-    taken, reward = 0, 0.0
+    taken, reward, same = 0, 0.0, 0
     before: bytes | None = None
+    last: tuple[dict[str, Any], bytes] | None = None
     try:
         while True:
             if await screen.page.evaluate("WOB_DONE_GLOBAL"):
@@ -63,6 +68,11 @@ async def play_alone(
             action = await student.answers()
             if action is None or action["action"] not in SCREEN_ACTIONS:
                 end = "no action"
+                break
+            same = same + 1 if (action, now) == last else 1
+            last = action, now
+            if same == stuck:
+                end = "stuck"
                 break
             taken += 1
             student.does(action)

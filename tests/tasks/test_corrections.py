@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pilotfish.tasks.episodes import cdp, pages
+from pilotfish.tasks.episodes.alone import play_alone
 from pilotfish.tasks.episodes.corrections import Mixture, correct_miniwob, correct_scene
 from pilotfish.tasks.episodes.play import Options
 from pilotfish.tasks.episodes.steps import Step
@@ -77,6 +78,20 @@ def test_the_same_deed_is_told_from_another() -> None:
     assert agrees({"action": "left_click_drag", **ends, "coordinate": [510, 505]}, drag)
     assert not agrees({"action": "left_click_drag", **ends, "coordinate": [700, 500]}, drag)
     assert not agrees({"action": "left_click_drag", "coordinate": [500, 500]}, drag)
+
+
+@needs_browser
+async def test_who_changes_nothing_is_not_waited_for(screen: pages.Screen) -> None:
+    assert MINIWOB is not None
+    web = pages.MiniWob(MINIWOB, measures=True)
+    nothing, other = click(990, 990), click(985, 990)
+    student = Scripted(nothing, nothing, other, *[nothing] * 9)
+    result = await play_alone(screen, web, "click-test", 1_000_000, student, steps=30, stuck=4)
+    assert (result.end, result.steps, result.passed) == ("stuck", 6, False)
+    assert student.done == [nothing, nothing, other, *[nothing] * 3]
+    scrolled = Scripted(*[{"action": "scroll", "coordinate": [500, 500], "scroll_direction": "down"}] * 9)
+    result = await play_alone(screen, web, "click-test", 1_000_000, scrolled, steps=3, stuck=4)
+    assert (result.end, result.steps) == ("steps", 3)
 
 
 @needs_browser
