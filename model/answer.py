@@ -38,6 +38,10 @@ class Answer:
         self.logprobs.append(choice.logprob)
         return choice.token
 
+    def guesses(self, most: int) -> tuple[int, ...]:
+        """Tokens that will probably come next, at most so many; what comes is chosen all the same."""
+        return () if self.constraint is None else tuple(self.constraint.ahead()[: max(0, most)])
+
     def read(self, token: int) -> Iterator[Chunk]:
         """What became certain with a token."""
         yield from self._marked(self.parser.feed(self.decoder.feed(token)))

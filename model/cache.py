@@ -9,6 +9,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ class Cache:
         self.pool, self.length = pool, 0
         self.version = 0  # counts the changes of its pages
         self._pages: list[int] = []
+        self._numbers: npt.NDArray[np.int64] | None = None
         self._runs: list[tuple[int, int]] = []  # rows of the buffers, [first, end), in the order of tokens
         weakref.finalize(self, pool.drop, self._pages)
 
@@ -36,6 +39,13 @@ class Cache:
     def __iter__(self) -> Iterator[int]:
         """The numbers of its pages, in the order of its tokens."""
         return iter(self._pages)
+
+    @property
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The same as an array, made once for as long as its pages stay the same."""
+        if self._numbers is None:
+            self._numbers = np.array(self._pages, dtype=np.int64)
+        return self._numbers
 
     @property
     def capacity(self) -> int:
@@ -148,7 +158,7 @@ class Cache:
 
     def tensors(self, length: int) -> dict[str, Tensor]:
         """What it holds of the first `length` tokens: [1, G, N, D] or [1, N, Di] by the pool's names."""
-        return {name: self._read(buffer, length) for name, buffer in self.pool.buffers.items()}
+        return {name: self.read(buffer, length) for name, buffer in self.pool.buffers.items()}
 
     def _append(self, name: str, new: Tensor) -> Tensor:
         buffer, at, end = self.pool.buffers[name], 0, self.length + new.shape[-2]
@@ -156,9 +166,10 @@ class Cache:
         for first, last in self.rows(self.length, end):
             buffer.narrow(-2, first, last - first).copy_(new.narrow(-2, at, last - first))
             at += last - first
-        return self._read(buffer, end)
+        return self.read(buffer, end)
 
-    def _read(self, buffer: Tensor, tokens: int) -> Tensor:
+    def read(self, buffer: Tensor, tokens: int) -> Tensor:
+        """The first `tokens` rows of this sequence in a buffer of the pool, [..., tokens, width]."""
         parts = [buffer.narrow(-2, first, end - first) for first, end in self.rows(0, tokens)]
         if len(parts) == 1:
             return parts[0]
@@ -167,6 +178,7 @@ class Cache:
     def _order(self) -> None:
         """Find the runs anew, after the pages changed."""
         self.version += 1
+        self._numbers = None
         block = self.pool.block
         runs: list[tuple[int, int]] = []
         for page in self._pages:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal
@@ -33,6 +34,7 @@ MAX_ITEMS = 20_000
 MAX_SCHEMAS = 4_000_000
 """Characters of all tools' schemas: more cannot fit into a context, and would take long to compile."""
 _MARKER = NAMESPACE.encode()
+_SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # as llguidance writes tokens that no text spells
 
 
 class CallConstraints:
@@ -174,6 +176,20 @@ class CallConstraint:
         if in_code or self._choice == "none":
             mask[self._shared.marker_id] = False
         return mask
+
+    def ahead(self) -> list[int]:
+        """Tokens that will probably come next, since the schema leaves only one text."""
+        if self._matcher is None:
+            return []
+        # Of a copy: the question leaves a matcher in a state in which it takes no more tokens.
+        given: bytes = self._matcher.deep_copy().compute_ff_bytes()
+        ids: list[int] = []
+        for n, piece in enumerate(_SPECIAL.split(given)):
+            if n % 2:
+                ids.append(int(piece))
+            elif piece:
+                ids += self._shared.tokenizer.encode(piece.decode(errors="replace"))
+        return ids
 
     def take(self, token: int) -> None:
         """One more token of the answer, one that `allowed` named."""

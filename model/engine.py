@@ -333,24 +333,35 @@ class Engine:
         self, sequence: TokenSequence, scores: Tensor, answer: Answer, most: int, request: Request
     ) -> Generator[Need, Tensor | None, Reason | None]:
         """Write an answer of at most `most` tokens; returns why it ended, None if it was cut short."""
-        while request.cut_short() is None:
-            if len(answer.logprobs) == most:
-                return "length"
-            token = answer.choose(scores)
-            if token in self._stop_ids:
-                return "end"
-            for chunk in answer.read(token):
-                request.tell(chunk)
-            if answer.stops.found is not None:
-                return "end"
-            if len(answer.logprobs) == most:
-                return "length"
-            following = yield Append(sequence, token)
-            request.together = max(request.together, self._scheduler.active)
-            if following is None:
-                break
-            scores = following
-        return None
+        ahead: list[tuple[int, Tensor]] = []  # computed already: tokens that may come, and the scores behind
+        try:
+            while request.cut_short() is None:
+                if len(answer.logprobs) == most:
+                    return "length"
+                token = answer.choose(scores)
+                if token in self._stop_ids:
+                    return "end"
+                for chunk in answer.read(token):
+                    request.tell(chunk)
+                if answer.stops.found is not None:
+                    return "end"
+                if len(answer.logprobs) == most:
+                    return "length"
+                if ahead and ahead[0][0] == token:
+                    scores = ahead.pop(0)[1]
+                    continue
+                sequence.truncate(sequence.length - len(ahead))
+                ahead = []
+                guesses = answer.guesses(most - len(answer.logprobs) - 1)
+                following = yield Append(sequence, token, guesses)
+                request.together = max(request.together, self._scheduler.active)
+                if following is None:
+                    break
+                scores = following[0]
+                ahead = list(zip(guesses, following[1:], strict=False))
+            return None
+        finally:
+            sequence.truncate(sequence.length - len(ahead))
 
     def _token_roles(self) -> tuple[frozenset[int], list[int]]:
         """Ids that end an answer, and ids that are never written; raises ModelError if files disagree."""

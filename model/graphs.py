@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pilotfish.kernels.layer import takes
 from pilotfish.model.cache import Cache
+from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.m3 import M3
 from pilotfish.model.paged import PagedRows
 from pilotfish.model.pages import PagePool
@@ -86,16 +87,22 @@ class PagedDecoder:
         return _Pass(rows, replay)
 
 
-def decoder_of(model: M3, pool: PagePool, attention: AttentionKind) -> PagedDecoder | None:
-    """The pool's decoder; None where the kernels do not run: on a CPU, or for sizes they do not take."""
+def decoder_of(model: M3, pool: PagePool, attention: AttentionKind) -> PagedDecoder | FlatDecoder | None:
+    """The pool's decoder; None on a GPU for sizes that the kernels do not take."""
     t = model.config.text
-    if pool.device.type != "cuda" or not takes(
+    on_cpu = pool.device.type == "cpu"
+    if not on_cpu and not takes(
         pool.device, t.num_attention_heads // t.num_key_value_heads, t.head_dim, t.index_dim, t.block_size,
         t.topk_blocks,
     ):  # fmt: skip
         return None
     decoder = pool.decoders.get(attention)
     if decoder is None:
-        decoder = pool.decoders[attention] = PagedDecoder(model, pool, attention, graphs=True)
-    assert isinstance(decoder, PagedDecoder)
+        decoder = (
+            FlatDecoder(model, pool, attention)
+            if on_cpu
+            else PagedDecoder(model, pool, attention, graphs=True)
+        )
+        pool.decoders[attention] = decoder
+    assert isinstance(decoder, PagedDecoder | FlatDecoder)
     return decoder

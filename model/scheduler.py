@@ -16,15 +16,20 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from pilotfish.model.sequence import TokenSequence, append_each
+from pilotfish.model.sequence import TokenSequence, append_ahead, append_each
 
 
 @dataclass(frozen=True, eq=False)
 class Append:
-    """An answer needs the scores that follow one more token of its sequence."""
+    """An answer needs the scores that follow one more token of its sequence.
+
+    ahead: tokens that will probably come next. The scores behind them may come along, and the sequence then
+    holds them too.
+    """
 
     sequence: TokenSequence
     token: int
+    ahead: tuple[int, ...] = ()
 
 
 T = TypeVar("T")
@@ -34,8 +39,8 @@ Need = Append | Literal["turn", "wait"]
 something has changed: another answer got further, or ended."""
 
 Steps = Generator[Need, Tensor | None, None]
-"""An answer. It is sent the scores it asked for. Sent None instead, or when it was its turn or was due, it
-looks whether to go on itself."""
+"""An answer. It is sent the scores it asked for, [1, vocab], or more rows, those behind tokens ahead. Sent
+None instead, or when it was its turn or was due, it looks whether to go on itself."""
 
 
 class Task(Future[None]):
@@ -176,7 +181,7 @@ class Scheduler:
         if not writing:
             return
         try:
-            scores = append_each([need.sequence for _, need in writing], [need.token for _, need in writing])
+            scores = self._scores([need for _, need in writing])
         except Exception as error:
             for task, _ in writing:
                 task.fail(error)
@@ -184,6 +189,13 @@ class Scheduler:
             return
         for (task, _), own in zip(writing, scores, strict=True):
             self._go_on(task, own)
+
+    def _scores(self, needs: list[Append]) -> list[Tensor]:
+        """What each asked for. Tokens ahead are for rows that nobody else needs."""
+        if len(needs) == 1:
+            return [append_ahead(needs[0].sequence, (needs[0].token, *needs[0].ahead))]
+        rows = append_each([need.sequence for need in needs], [need.token for need in needs])
+        return [row[None] for row in rows]
 
     def _go_on(self, task: Task, scores: Tensor | None = None) -> None:
         if task.done():  # while another one computed, which looked after it

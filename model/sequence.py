@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from pilotfish.model.cache import Cache
+from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.graphs import decoder_of
 from pilotfish.model.images import MERGE, Media, clip_grid, content_hash
 from pilotfish.model.m3 import M3
@@ -227,6 +228,20 @@ def append_each(sequences: Sequence[TokenSequence], token_ids: Sequence[int]) ->
         rows = one.model.decode(ids, caches, one.attention) if paged is None else paged.decode(ids, caches)
         scores += rows.unbind()
     return scores
+
+
+@torch.no_grad()
+def append_ahead(sequence: TokenSequence, token_ids: Sequence[int]) -> Tensor:
+    """Add some tokens to one sequence; return the scores [rows, vocab] that follow each.
+
+    What is computed one row at a time is of the first token alone, and then there is one row. The scores are
+    those of adding one token after the other, to the last bit.
+    """
+    decoder = decoder_of(sequence.model, sequence.cache.pool, sequence.attention)
+    if not isinstance(decoder, FlatDecoder):
+        return append_each([sequence], token_ids[:1])[0][None]
+    some = token_ids[:WIDTH]
+    return decoder.decode(some, [sequence.cache] * len(some))
 
 
 class _Cancelled(Exception):

@@ -272,7 +272,7 @@ class MoE(nn.Module):
 
     def _in_groups(self, rows: Tensor, picks: Tensor) -> Tensor:
         """The same in grouped products, for which nothing is asked back from the device."""
-        gate_up, down = self._stacked()
+        gate_up, down = self.stacked()
         experts = torch.arange(gate_up.shape[0], device=rows.device)
         ends = torch.searchsorted(picks, experts, right=True).to(torch.int32)
         hidden = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends)
@@ -293,7 +293,7 @@ class MoE(nn.Module):
         return x.is_cuda and x.dtype == torch.bfloat16 and aligned and card_of(x.device).capability >= (8, 0)
 
     def _gathered_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        gate_up, down = (stack[chosen.flatten()] for stack in self._stacked())
+        gate_up, down = (stack[chosen.flatten()] for stack in self.stacked())
         each = x.repeat_interleave(chosen.shape[1], dim=0)[..., None]
         hidden = self._swiglu(*(gate_up @ each)[..., 0].chunk(2, dim=-1))
         out = (down @ hidden[..., None])[..., 0].unflatten(0, chosen.shape)
@@ -303,7 +303,7 @@ class MoE(nn.Module):
         c = self.config
         return swiglu(gate, up, c.swiglu_alpha, c.swiglu_limit, c.swiglu_beta)
 
-    def _stacked(self) -> tuple[Tensor, Tensor]:
+    def stacked(self) -> tuple[Tensor, Tensor]:
         """w1 and w3 in a row, and w2, of all experts, each [experts, ...]; the experts' own become views."""
         experts = cast("list[Expert]", list(self.experts))
         first = experts[0]

@@ -61,7 +61,7 @@ class Journal:
         lap = max(time.monotonic() - self.lap, 1e-9)
         record: dict[str, Any] = {
             "step": step,
-            "s": round(seconds, 1),
+            "s": round(seconds, 3),
             "lr": round(rate, 3),
             **{k: round(sum(v) / len(v), 4) for k, v in values.items()},
             "tok_s": int(self.tokens / lap),

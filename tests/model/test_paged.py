@@ -19,11 +19,12 @@ from torch import Tensor
 
 from pilotfish.kernels import ops
 from pilotfish.model import checkpoint
+from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.folder import find_folder
 from pilotfish.model.graphs import PagedDecoder, decoder_of
 from pilotfish.model.m3 import M3
 from pilotfish.model.pages import PagePool
-from pilotfish.model.sequence import Tokens, TokenSequence, append_each, pool_for
+from pilotfish.model.sequence import Tokens, TokenSequence, append_ahead, append_each, pool_for
 
 IDS = np.random.default_rng(1).integers(10, 500, (4, 1200)).tolist()
 LENGTHS = [1, 610, 95, 400]
@@ -162,5 +163,67 @@ def test_a_pool_has_a_decoder_for_each_attention_and_ends_with_them(tiny_model: 
     assert gone() is None
 
 
-def test_a_cpu_decodes_sequence_by_sequence(nano: M3) -> None:
-    assert decoder_of(nano, pool_for(nano), "sparse") is None
+@pytest.mark.parametrize("attention", ["sparse", "dense"])
+def test_flat_rows_score_as_layer_by_layer(nano: M3, attention: str) -> None:
+    """Past the sparse budget, in changing order and number, on pages that lie apart and buffers that move."""
+    model = copy.deepcopy(nano)
+    pool, alone, twin = pool_for(model), pool_for(model), pool_for(nano)
+    ours, single, theirs = sequences(model, pool), sequences(model, alone), sequences(nano, twin)
+    decoder, other = decoder_of(model, pool, attention), decoder_of(model, alone, attention)  # type: ignore[arg-type]
+    assert isinstance(decoder, FlatDecoder)
+    assert isinstance(other, FlatDecoder)
+    draw = np.random.default_rng(2)
+    for step in range(40):
+        some = draw.permutation(len(LENGTHS))[: draw.integers(1, 5)].tolist()
+        ids = draw.integers(10, 500, len(some)).tolist()
+        if step == 7:
+            pool.take(2 * pool.held + 64)
+        if step == 9:
+            pool.take(1)  # the next page of each lies elsewhere
+        rows = decoder.decode(ids, [ours[i].cache for i in some])
+        expected = nano.decode(ids, [theirs[i].cache for i in some], attention)  # type: ignore[arg-type]
+        assert (rows - expected).abs().max() < 2e-4
+        lone = [other.decode([token], [single[i].cache]) for token, i in zip(ids, some, strict=True)]
+        assert torch.equal(rows, torch.cat(lone))
+    assert not all(one.cache.in_one_run for one in ours)
+    assert [one.length for one in ours] == [one.length for one in theirs]
+    kept = nano.state_dict()
+    assert all(torch.equal(x, kept[name]) for name, x in model.state_dict().items())
+
+
+def test_tokens_ahead_score_as_one_after_the_other(nano: M3) -> None:
+    """To the last bit, over the border of a page and of the sparse budget."""
+    pool, twin = pool_for(nano), pool_for(nano)
+    (ours,), (theirs,) = sequences(nano, pool, [509]), sequences(nano, twin, [509])
+    ids = IDS[1][509:545]
+    for first in range(0, len(ids), 4):
+        rows = append_ahead(ours, ids[first : first + 4])
+        assert torch.equal(rows, torch.stack([theirs.append(token) for token in ids[first : first + 4]]))
+        ours.truncate(ours.length - 2)  # guesses that were wrong
+        assert torch.equal(append_ahead(ours, ids[first + 2 : first + 4]), rows[2:])
+    assert ours.length == theirs.length == 545
+
+
+@pytest.mark.parametrize("kept", [{"init_blocks": 1}, {"local_blocks": 2}])
+def test_flat_rows_of_other_sizes(tiny_model: Callable[..., M3], kept: dict[str, int]) -> None:
+    """Index heads of another width than the others, forced blocks, and scores that are no numbers."""
+    sizes = copy.deepcopy(WIDE)
+    names = {"init_blocks": "sparse_init_block", "local_blocks": "sparse_local_block"}
+    sizes["sparse_attention_config"] |= {names[name]: n for name, n in kept.items()}
+    model = tiny_model(0, **sizes).requires_grad_(False)
+    pool, twin = pool_for(model), pool_for(model)
+    ours, theirs = sequences(model, pool, [150, 33]), sequences(model, twin, [150, 33])
+    for one in (*ours, *theirs):
+        one.cache.pool.buffers["index.1"][0, 40:44] = torch.tensor([[float("nan")], [float("inf")]] * 2)
+    decoder, another = FlatDecoder(model, pool, "sparse"), FlatDecoder(model, pool, "sparse")
+    text = model.language_model.model
+    for ids in ([5, 6], [7, 8], [9, 10], [11, 12], [13, 14]):
+        rows = decoder.decode(ids, [one.cache for one in ours])
+        expected = model.decode(ids, [one.cache for one in theirs], "sparse")
+        torch.testing.assert_close(rows, expected, rtol=0, atol=2e-4, equal_nan=True)
+        if ids == [5, 6]:
+            text.norm.weight.add_(0.5)  # in place, as training does
+        if ids == [7, 8]:
+            text.layers[1].self_attn.q_proj.weight.data = text.layers[1].self_attn.q_proj.weight.data * 1.5
+        decoder, another = another, decoder
+    assert decoder._layers[0].into.data_ptr() == another._layers[0].into.data_ptr()

@@ -12,6 +12,7 @@ import torch
 
 from pilotfish.model.device import CPU_CHUNK
 from pilotfish.model.engine import AT_ONCE, Engine
+from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.prefixes import Prefixes
 from pilotfish.model.protocol import EndChunk, Limits, Message, ModelError, TextChunk
 
@@ -103,7 +104,7 @@ async def test_an_error_in_a_pass_ends_those_it_concerns(
 ) -> None:
     """Memory that runs out in the midst: each of them is told, and the engine goes on."""
     expected = await ask(engine, "Hello.", max_tokens=20)
-    decode, calls = type(engine.model).decode, 0
+    decode, calls = FlatDecoder.decode, 0
 
     def failing(*arguments: Any) -> torch.Tensor:
         nonlocal calls
@@ -112,7 +113,7 @@ async def test_an_error_in_a_pass_ends_those_it_concerns(
             raise MemoryError
         return decode(*arguments)
 
-    monkeypatch.setattr(type(engine.model), "decode", failing)
+    monkeypatch.setattr(FlatDecoder, "decode", failing)
     found = await asyncio.gather(
         *(ask(engine, "Hello.", max_tokens=20) for _ in range(3)), return_exceptions=True
     )

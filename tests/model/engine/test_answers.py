@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
+from torch import Tensor
 
+from pilotfish.model.cache import Cache
+from pilotfish.model.constraint import CallConstraint
 from pilotfish.model.engine import Engine
+from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.protocol import (
     CallChunk,
     Chunk,
@@ -137,3 +141,48 @@ async def test_noise_makes_calls_that_fit_their_schema(tiny_engine: Callable[...
         end = end_of(chunks)
         assert end.reason == "length" or end.faults == ()
     assert made > 0
+
+
+@pytest.mark.parametrize("stop", [(), ("computer",)])
+async def test_what_is_guessed_ahead_changes_no_answer(
+    tiny_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, stop: tuple[str, ...]
+) -> None:
+    """Guesses that are right, wrong, right at first, or none: the same tokens, to the last bit of each."""
+    passes: list[int] = []
+    decode, real = FlatDecoder.decode, CallConstraint.ahead
+
+    def counted(self: FlatDecoder, ids: Sequence[int], caches: Sequence[Cache]) -> Tensor:
+        passes.append(len(ids))
+        return decode(self, ids, caches)
+
+    monkeypatch.setattr(FlatDecoder, "decode", counted)
+    guessers: dict[str, Callable[[CallConstraint], list[int]]] = {
+        "none": lambda _: [],
+        "real": real,
+        "wrong": lambda _: [300, 301, 302, 303],
+        "mixed": lambda self: [*real(self)[:1], 300, 301],
+    }
+    answers, counts = {}, {}
+    for name, guesser in guessers.items():
+        monkeypatch.setattr(CallConstraint, "ahead", guesser)
+        engine, told = tiny_engine(), []
+        for most in (9, 10, 11, 150):
+            limits = Limits(
+                max_tokens=most, temperature=1.0, seed=most, tool_choice="required", logprobs=True, stop=stop
+            )
+            chunks = await ask(engine, limits, CLICK)
+            end = end_of(chunks)
+            timeless = (end.reason, end.logprobs, end.usage.output_tokens, end.usage.cache_bytes)
+            calls = [
+                (c.call.name, c.call.arguments, c.confidence) if isinstance(c, CallChunk) else c
+                for c in chunks[:-1]
+            ]
+            told.append((calls, timeless, engine.sequence.length))
+        answers[name], counts[name] = told, list(passes)
+        passes.clear()
+    assert set(counts["none"]) == {1}
+    assert len(counts["real"]) < 0.9 * len(counts["none"])
+    assert 4 in counts["real"]
+    assert len(counts["wrong"]) == len(counts["none"])
+    for name in ("real", "wrong", "mixed"):
+        assert answers[name] == answers["none"], name
