@@ -316,7 +316,9 @@ def _notes(file: TextFile) -> list[str]:
 def _replace(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
     """All replacements in order, each on what the ones before have made of the file."""
     if args.edits is None:
-        return _replace_one(args.replacements[0], args.path, file, "`old_text`")
+        return _replace_one(
+            args.replacements[0], args.path, file, "`old_text`", args.line, whole_word=args.whole_word
+        )
     for number, replacement in enumerate(args.replacements, 1):
         try:
             file, _ = _replace_one(replacement, args.path, file, f"the `old_text` of edit {number}")
@@ -325,24 +327,55 @@ def _replace(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:
     return file, f"ok; {_count(len(args.edits), 'edit')}"
 
 
-def _replace_one(change: Replacement, path: str, file: TextFile, what: str) -> tuple[TextFile, str]:
+def _replace_one(
+    change: Replacement,
+    path: str,
+    file: TextFile,
+    what: str,
+    line: int | None = None,
+    *,
+    whole_word: bool = False,
+) -> tuple[TextFile, str]:
+    """line: the only one on which the old text may begin."""
     old, new = _lf(change.old_text), _lf(change.new_text)
-    starts = []
-    at = file.lf.find(old)
-    while at >= 0:
-        starts.append(at)
-        at = file.lf.find(old, at + len(old))
+    found = _starts(file.lf, old, whole_word=whole_word)
+    if not found:
+        part = whole_word and old in file.lf
+        why = "it is only a part of longer words there" if part else explain_miss(file.lf, old)
+        raise _EditError(f"{what} is not in {path}: {why}")
+    starts = [start for start in found if line is None or file.line_at(start) == line]
+    places = ", ".join(str(file.line_at(start)) for start in (starts or found)[:10])
+    places += ", ..." if len(starts or found) > 10 else ""
     if not starts:
-        raise _EditError(f"{what} is not in {path}: {explain_miss(file.lf, old)}")
-    places = ", ".join(str(file.line_at(start)) for start in starts[:10])
-    places += ", ..." if len(starts) > 10 else ""
-    if len(starts) > 1 and not change.replace_all:
         raise _EditError(
-            f"{what} is {len(starts)} times in {path}, at lines {places}; "
-            "add lines around it, or set `replace_all`."
+            f"{what} is not on line {line} of {path} but at lines {places}; give its line, or none."
+        )
+    if len(starts) > 1 and not change.replace_all:
+        more = "add text around it" if line is not None else "give its `line`, add lines around it"
+        raise _EditError(
+            f"{what} is {len(starts)} times in {path}, at lines {places}; {more}, or set `replace_all`."
         )
     changed = file.spliced([(start, start + len(old), new) for start in starts])
     return changed, f"ok; {'line' if len(starts) == 1 else f'{len(starts)} places, lines'} {places}"
+
+
+def _starts(text: str, old: str, *, whole_word: bool) -> list[int]:
+    """Where a text is found, without overlaps; whole_word: not where a word goes on before or behind it."""
+    starts = []
+    at = text.find(old)
+    while at >= 0:
+        end = at + len(old)
+        longer = (_in_word(text[at - 1 : at]) and _in_word(old[0])) or (
+            _in_word(old[-1]) and _in_word(text[end : end + 1])
+        )
+        if not (whole_word and longer):
+            starts.append(at)
+        at = text.find(old, at + 1 if whole_word and longer else end)
+    return starts
+
+
+def _in_word(letter: str) -> bool:
+    return letter.isalnum() or letter == "_"
 
 
 def _insert(args: EditArgs, file: TextFile) -> tuple[TextFile, str]:

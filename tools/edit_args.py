@@ -63,15 +63,16 @@ class EditArgs(ToolArgs):
     old_text: str | None = Field(None, description="replace: the exact text")
     new_text: str | None = Field(None, description="replace, insert, create: the new text")
     replace_all: bool = Field(False, description="replace: every match")
+    whole_word: bool = Field(False, description="whole words")
     edits: list[Replacement] | None = Field(
-        None, min_length=1, description="replace: several, in order, all or none"
+        None, min_length=1, description="replace: several, all or none"
     )
     patch: str | None = Field(None, description="patch: a unified diff of the file")
     to: str | None = Field(None, description="move: the new path")
-    line: int | None = Field(None, ge=0, description="insert: after this line, 0 for the top")
+    line: int | None = Field(None, ge=0, description="insert: after it, 0 for the top; replace: on it")
     lines: Lines | None = Field(None, description="view: [first,last]")
     overwrite: bool = Field(False, description="create: replace a file that exists")
-    encoding: str | None = Field(None, description="if neither Unicode nor declared, such as gbk")
+    encoding: str | None = Field(None, description="if not Unicode nor declared: gbk, ...")
 
     @model_validator(mode="after")
     def _require_what_the_command_needs(self) -> EditArgs:
@@ -80,12 +81,18 @@ class EditArgs(ToolArgs):
         if self.edits is not None:
             if self.command != "replace" or self.old_text is not None or self.new_text is not None:
                 raise ValueError("`edits` goes with `replace` alone, without `old_text` and `new_text`")
+            if self.line is not None or self.whole_word:
+                raise ValueError(
+                    "`line` and `whole_word` go with one `old_text`, not with `edits`; leave them out"
+                )
             return self
         for need in needs.get(self.command, ()):
             if getattr(self, need) is None:
                 raise ValueError(f"`{self.command}` needs `{need}`")
         if self.command == "replace":
             _refuse_nothing(self.old_text or "", self.new_text or "")
+            if self.line == 0:
+                raise ValueError("`line` is 0, but the first line is 1")
         return self
 
     @property

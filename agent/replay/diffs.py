@@ -37,6 +37,8 @@ def edit_diff(arguments: dict[str, Any]) -> str:
 def _replaced(pair: dict[str, Any]) -> str:
     old, new = _text(pair.get("old_text")).split("\n"), _text(pair.get("new_text")).split("\n")
     every = "every match" if pair.get("replace_all") is True else "one match"
+    every += " of a whole word" if pair.get("whole_word") is True else ""
+    every += f" on line {pair['line']}" if pair.get("line") is not None else ""
     if max(len(old), len(new)) > _COMPARED:
         lines = [f"-{line}" for line in old] + [f"+{line}" for line in new]
     else:

@@ -57,6 +57,11 @@ class EditTask:
     changes: Mapping[str, str]
 
     @property
+    def path_told(self) -> bool:
+        """Whether the task says in which file it is."""
+        return f"`{self.path}`" in self.instruction
+
+    @property
     def files(self) -> int:
         return len(self.changes)
 

@@ -49,6 +49,34 @@ async def test_only_the_match_changes(edit):
     await replaces(edit, b"a = 1\nb = 2  \n\tc\n", "b = 2", "b = 3", b"a = 1\nb = 3  \n\tc\n")
 
 
+async def test_a_line_says_which_match_is_meant(edit):
+    edit.put(b"a = 1\nb = 1\nc = 1, 1\n")
+    assert await edit.does("replace", line=2, old_text="1", new_text="2") == "ok; line 2"
+    assert edit.bytes() == b"a = 1\nb = 2\nc = 1, 1\n"
+    said = await edit.refuses("replace", line=2, old_text="1", new_text="3")
+    assert "is not on line 2 of" in said
+    assert "but at lines 1, 3, 3; give its line, or none." in said
+    said = await edit.refuses("replace", line=3, old_text="1", new_text="3")
+    assert "is 2 times" in said
+    assert "add text around it" in said
+    await edit.does("replace", line=3, old_text="1", new_text="3", replace_all=True)
+    assert edit.bytes() == b"a = 1\nb = 2\nc = 3, 3\n"
+    assert "`line` is 0" in await edit.refuses("replace", line=0, old_text="a", new_text="b")
+    assert "leave them out" in await edit.refuses(
+        "replace", line=1, edits=[{"old_text": "a", "new_text": "b"}]
+    )
+
+
+async def test_a_part_of_a_longer_word_is_left_alone_if_asked(edit):
+    edit.put(b"at bat atom at_1 at\nx.at(at)\n")
+    await edit.does("replace", old_text="at", new_text="to", replace_all=True, whole_word=True)
+    assert edit.bytes() == b"to bat atom at_1 to\nx.to(to)\n"
+    said = await edit.refuses("replace", old_text="ba", new_text="b", whole_word=True)
+    assert "only a part of longer words there" in said
+    several = [{"old_text": "bat", "new_text": "b"}]
+    assert "leave them out" in await edit.refuses("replace", edits=several, whole_word=True)
+
+
 async def test_crlf_stays(edit):
     await replaces(edit, b"one\r\ntwo\r\nthree\r\n", "one\ntwo", "1\n1b\n2", b"1\r\n1b\r\n2\r\nthree\r\n")
     await replaces(edit, b"one\r\ntwo\r\n", "one\r\ntwo\r\n", "one\r\n2\r\n", b"one\r\n2\r\n")

@@ -57,6 +57,22 @@ async def test_every_question(box: Sandbox, ask: Ask) -> None:
 
 
 @in_module
+async def test_a_definition_is_read_by_its_name(box: Sandbox, ask: Ask) -> None:
+    box.files.write_text("read/a.py", "A = 1\n\n\nclass C:\n    def only(self):\n        return A\n\nB = 2\n")
+    box.files.write_text("read/b.py", "def twice():\n    pass\n")
+    box.files.write_text("read/c.py", "def twice():\n    return 3\n")
+    read = "read/a.py: method C.only\n     5\t    def only(self):\n     6\t        return A"
+    assert (await ask(command="read", name="C.only")).text == read
+    several = (await ask(command="read", name="twice")).text
+    assert "read/b.py:1-2: function twice" in several
+    assert several.endswith("[none of them is meant alone; read one with `path` and `lines`]")
+    one = (await ask(command="read", name="twice", path="/workspace/read/c.py")).text
+    assert one == "read/c.py: function twice\n     1\tdef twice():\n     2\t    return 3"
+    assert "did you mean only?" in (await ask(command="read", name="onli")).text
+    assert "needs `path`, or the `name`" in (await ask(command="read")).text
+
+
+@in_module
 async def test_what_is_wrong_is_one_sentence(ask: Ask) -> None:
     for arguments, said in (
         ({"command": "find"}, "`find` needs `name`"),

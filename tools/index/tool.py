@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from pilotfish.tools.index.listing import IndexingError
 from pilotfish.tools.index.mapping import Count, about_four_bytes
 from pilotfish.tools.index.pool import Cancelled
 from pilotfish.tools.index.repository import Index
+from pilotfish.tools.index.results import Found, Symbol
 
 Cancel = Callable[[], bool]
 
@@ -32,7 +34,6 @@ _NEEDS = {
     "references": "name",
     "callers": "name",
     "outline": "path",
-    "read": "path",
     "search": "pattern",
 }
 
@@ -41,7 +42,7 @@ class IndexArgs(ToolArgs):
     """One question about the workspace's code."""
 
     command: Literal["map", "likely", "find", "references", "callers", "outline", "search", "read"]
-    name: str | None = Field(None, description="find, references, callers: a name or Class.method")
+    name: str | None = Field(None, description="find, references, callers, read: a name or Class.method")
     path: str | None = Field(None, description="outline, read: a file; search: a folder or file")
     pattern: str | None = Field(None, description="search: a text in the files' lines")
     regex: bool = Field(False, description="search: pattern is a regular expression")
@@ -56,6 +57,8 @@ class IndexArgs(ToolArgs):
         need = _NEEDS.get(self.command)
         if need is not None and not getattr(self, need):
             raise ValueError(f"`{self.command}` needs `{need}`")
+        if self.command == "read" and not (self.path or self.name):
+            raise ValueError("`read` needs `path`, or the `name` of a definition")
         return self
 
 
@@ -139,6 +142,8 @@ def _lines(args: IndexArgs, index: Index, count: Count, gone: Cancel) -> list[st
             return index.callers(name, args.limit).lines()
         case "outline":
             return index.outline(path).lines()
+        case "read" if name and args.lines is None:
+            return _definition(index, name, path, args.limit)
         case "read":
             first, last = args.lines or (1, -1)
             return index.read(path, first, None if last == -1 else last).lines()
@@ -151,6 +156,20 @@ def _lines(args: IndexArgs, index: Index, count: Count, gone: Cancel) -> list[st
                 limit=args.limit,
                 cancelled=gone,
             ).lines()
+
+
+def _definition(index: Index, name: str, path: str, limit: int) -> list[str]:
+    """The lines of the only definition of a name, in paths that begin so; else what there is to choose
+    from.
+    """
+    found = index.find(name, limit)
+    fitting = [one for one in found.items if isinstance(one, Symbol) and one.path.startswith(path)]
+    if found.notes or len(fitting) != 1:
+        several = "none of them is meant alone; read one with `path` and `lines`"
+        return Found(fitting or found.items, found.left_out, found.notes or [several]).lines()
+    one = fitting[0]
+    piece = index.read(one.path, one.line, one.end_line)
+    return [f"{one.path}: {one.kind} {one.qualified}", *replace(piece, total=one.end_line).lines()]
 
 
 def _inside(path: str) -> str:
