@@ -64,9 +64,7 @@ class EditArgs(ToolArgs):
     new_text: str | None = Field(None, description="replace, insert, create: the new text")
     replace_all: bool = Field(False, description="replace: every match")
     whole_word: bool = Field(False, description="whole words")
-    edits: list[Replacement] | None = Field(
-        None, min_length=1, description="replace: several, all or none"
-    )
+    edits: list[Replacement] | None = Field(None, min_length=1, description="replace: several, all or none")
     patch: str | None = Field(None, description="patch: a unified diff of the file")
     to: str | None = Field(None, description="move: the new path")
     line: int | None = Field(None, ge=0, description="insert: after it, 0 for the top; replace: on it")

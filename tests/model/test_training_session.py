@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from safetensors.torch import load_file
 
+from pilotfish.model.checkpoint import load
 from pilotfish.model.training.journal import picture, read_log
 from pilotfish.model.training.loader import EpisodeBatches, Mix
 from pilotfish.model.training.settings import Settings, TrainingError, read_config
@@ -123,6 +125,24 @@ def test_it_goes_on_with_the_same_losses(
         assert (tmp_path / "parts" / name).is_file()
     with pytest.raises(TrainingError, match=r"has finished; give another out, or begin a new one"):
         Trainer(parts, go_on=True)
+
+
+def test_a_model_goes_on_with_more_positions(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_frames(monkeypatch)
+    first = Settings(str(shards), str(tmp_path / "first"), **TINY | {"steps": 1})
+    Trainer(first).run()
+    text = SIZES["text"] | {"max_position_embeddings": 131_072}
+    longer = TINY | {"sizes": SIZES | {"text": text}, "steps": 1}
+    given = Trainer(Settings(str(shards), str(tmp_path / "longer"), init=str(tmp_path / "first"), **longer))
+    state = load_file(tmp_path / "first" / "model.safetensors")
+    for name, value in given.model.state_dict().items():
+        assert torch.equal(value.bfloat16(), state[name]), name
+    given.run()
+    written = json.loads((tmp_path / "longer" / "config.json").read_text())
+    assert written["text_config"]["max_position_embeddings"] == 131_072
+    assert load(tmp_path / "longer", torch.device("cpu"))[0].config.text.max_position_embeddings == 131_072
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

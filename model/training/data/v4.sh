@@ -27,7 +27,9 @@ recorded() { # WORKERS SEED
 # Words that all sessions share; what stands behind them wins.
 shared=(--shards "$WORK/shards" --out "$WORK/out" --tokens 98304 --workers 5 --copy-share 0.06 --text-share 0.02
     --question-share 0.36 --dense-share 0 --noise 0.02 --save-every 60 --device "$DEVICE" --seconds "$((seconds - 10))")
-[ -z "$EDITS" ] || shared+=(--edits "$EDITS" --edit-share 0.12 --longest 65536)
+# Repositories of 60,000 tokens want more positions than nano has; no tensor depends on their number.
+[ -z "$EDITS" ] || shared+=(--edits "$EDITS" --edit-share 0.12 --longest 65536
+    --sizes '{"text": {"max_position_embeddings": 131072}}')
 # shellcheck disable=SC2206  # words
 shared+=($FLAGS)
 one=(python3 -m pilotfish.model.training.train)
