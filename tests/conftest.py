@@ -30,7 +30,7 @@ def _own_desktop() -> Iterator[OwnDesktop]:
 
 
 @pytest.fixture
-def desktop(_own_desktop: OwnDesktop, monkeypatch: pytest.MonkeyPatch) -> OwnDesktop:
+def desktop(_own_desktop: OwnDesktop, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnDesktop]:
     """A person's own desktop, and DISPLAY set to it: three monitors, the pointer in the middle."""
     from .own_desktop import THREE
 
@@ -38,4 +38,5 @@ def desktop(_own_desktop: OwnDesktop, monkeypatch: pytest.MonkeyPatch) -> OwnDes
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     _own_desktop.set_monitors(THREE)
     _own_desktop.hand_moves(1400, 400)
-    return _own_desktop
+    yield _own_desktop
+    _own_desktop.tidy()

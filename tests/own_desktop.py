@@ -59,6 +59,7 @@ class OwnDesktop:
         devices = self.display.xinput_query_device(0).devices
         self._device = {one.name: one.deviceid for one in devices}
         self._first = self.display.query_extension("XInputExtension").first_event
+        self._covers: list[Window] = []
 
     def set_monitors(self, monitors: dict[str, str]) -> None:
         """These monitors and no others; the first one takes the output, or all would not be used."""
@@ -120,7 +121,19 @@ class OwnDesktop:
 
     def cover(self, x: int = 0, y: int = 0, width: int = WIDTH, height: int = HEIGHT) -> Window:
         """A window that has the keyboard and records what reaches it."""
-        return Window(self, x, y, width, height)
+        window = Window(self, x, y, width, height)
+        self._covers.append(window)
+        return window
+
+    def tidy(self) -> None:
+        """Take away what a test that failed left: its windows, and what is held down."""
+        for window in self._covers:
+            window.close()
+        self._covers = []
+        for code in self.keys_down():
+            self._event(self._device["Xvfb keyboard"], _KEY + 1, code, ())
+        for button in range(1, 4):
+            self.hand_button(button, press=False)
 
     def _event(self, device: int, kind: int, detail: int, values: tuple[int, ...]) -> None:
         """Source: XTEST 2.2, XTestFakeInput with an event of the X Input Extension."""
@@ -174,7 +187,8 @@ class Window:
         return [(event.x, event.y) for event in self.events() if event.kind == "press"]
 
     def close(self) -> None:
-        self.display.close()
+        with contextlib.suppress(error.ConnectionClosedError):  # closed already
+            self.display.close()
 
 
 @contextmanager

@@ -216,7 +216,7 @@ async def test_the_banner_is_on_the_monitor_and_lets_clicks_through(desktop: Any
             desktop.hand_button(1, press=True)
             desktop.hand_button(1, press=False)
             assert below.presses() == [(x + width // 2, y + height // 2)]
-            wait_for(lambda: banner_at(desktop)[1] == 850 - height)
+            wait_for(lambda: top_of_banner(desktop) == 850 - height)
         assert desktop.window_named("Pilotfish") is None
     finally:
         below.close()
