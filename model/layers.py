@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pilotfish.model.regions import region
+
 
 class GemmaRMSNorm(nn.Module):
     """RMS norm in fp32 that scales by `1 + weight`; every norm of the text tower is one."""
@@ -15,6 +17,7 @@ class GemmaRMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.zeros(width))
 
+    @region
     def forward(self, x: Tensor) -> Tensor:
         if _on_cpu(x):
             return self.scaled(x).to(x.dtype)

@@ -28,6 +28,7 @@ from pilotfish.model.cache import Cache
 from pilotfish.model.config import TextConfig
 from pilotfish.model.layers import GemmaRMSNorm, norm_and_rotate, swiglu, text_rotary
 from pilotfish.model.paged import PagedRows
+from pilotfish.model.regions import region
 from pilotfish.model.rows import Rows
 
 AttentionKind = Literal["sparse", "dense"]
@@ -88,10 +89,7 @@ class Attention(nn.Module):
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
-        q = norm_and_rotate(self.q_norm, self._heads(self.q_proj, x_BTE), *rotary).transpose(1, 2)
-        k = norm_and_rotate(self.k_norm, self._heads(self.k_proj, x_BTE), *rotary).transpose(1, 2)
-        v = self._heads(self.v_proj, x_BTE).transpose(1, 2)
-        index = self._index(x_BTE.detach(), rotary) if self.sparse else None
+        q, k, v, index = self._projected(x_BTE, rotary)
         if isinstance(cache, PagedRows):
             out = cache.attend(self.layer, self.config, q, k, v, index, kind == "dense")
         elif isinstance(cache, Rows):
@@ -100,6 +98,16 @@ class Attention(nn.Module):
             assert batch is not None
             out = self._attend(q, k, v, index, batch, cache, kind, index_loss)
         return self.o_proj(out.transpose(1, 2).flatten(2))
+
+    @region
+    def _projected(
+        self, x_BTE: Tensor, rotary: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor] | None]:
+        """Queries [B, H, T, D], keys and values [B, G, T, D], and what `_index` gives in a sparse layer."""
+        q = norm_and_rotate(self.q_norm, self._heads(self.q_proj, x_BTE), *rotary).transpose(1, 2)
+        k = norm_and_rotate(self.k_norm, self._heads(self.k_proj, x_BTE), *rotary).transpose(1, 2)
+        v = self._heads(self.v_proj, x_BTE).transpose(1, 2)
+        return q, k, v, self._index(x_BTE.detach(), rotary) if self.sparse else None
 
     def _rows(
         self,
@@ -223,30 +231,30 @@ class MoE(nn.Module):
     def forward(self, x_BTE: Tensor, rows: Rows | PagedRows | None = None) -> Tensor:
         """rows: whose tokens they are when decoding."""
         x = x_BTE.flatten(0, 1)
-        weights, chosen = self._route(x)
+        scores, chosen = self._choose(x)
         if self.training:
-            routed = self._all_experts(x, weights, chosen)
-        elif rows is None:
-            routed = self._chosen_experts(x, weights, chosen)
-        elif isinstance(rows, Rows):
-            routed = self._experts_of_rows(x, weights, chosen[: rows.live])
+            routed = self._all_experts(x, scores, chosen)
         else:
-            routed = self._gathered_experts(x, weights, chosen)
+            weights = scores.gather(1, chosen)
+            weights = weights / weights.sum(-1, keepdim=True)
+            if rows is None:
+                routed = self._chosen_experts(x, weights, chosen)
+            elif isinstance(rows, Rows):
+                routed = self._experts_of_rows(x, weights, chosen[: rows.live])
+            else:
+                routed = self._gathered_experts(x, weights, chosen)
         out = routed * self.config.routed_scaling_factor + self.shared_experts(x)
         return out.view_as(x_BTE)
 
-    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (fp32, sum 1) and ids of the chosen experts, both [tokens, chosen]."""
+    def _choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of all experts (fp32 [tokens, experts]) and ids of the chosen ones [tokens, chosen]."""
         scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
         chosen = (
             (scores + self.e_score_correction_bias.float())
             .topk(self.config.num_experts_per_tok, sorted=False)
             .indices
         )
-        weights = scores.gather(1, chosen)
-        if self.training:
-            self.load = F.one_hot(chosen, scores.shape[1]).float().mean((0, 1)).detach()
-        return weights / weights.sum(-1, keepdim=True), chosen
+        return scores, chosen
 
     def _chosen_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Each expert on the tokens that chose it, which lie side by side meanwhile."""
@@ -318,15 +326,20 @@ class MoE(nn.Module):
                 expert.w2.weight.data = w2
         return self._stacks
 
-    def _all_experts(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def _all_experts(self, x: Tensor, scores: Tensor, chosen: Tensor) -> Tensor:
+        """Every expert on every token, weighed with 0 where it was not chosen; sets `load`."""
         c = self.config
+        experts = torch.arange(c.num_local_experts, device=x.device)
+        picked = (chosen[..., None] == experts).any(1).float()
+        self.load = picked.mean(0).detach() / c.num_experts_per_tok
+        share = scores * picked  # as products, whose gradient is a product too, not a scatter
+        share = share / share.sum(-1, keepdim=True)
         w1, w2, w3 = (
             torch.stack([getattr(e, name).weight for e in self.experts]) for name in ("w1", "w2", "w3")
         )
         gate = F.linear(x, w1.flatten(0, 1))
         up = F.linear(x, w3.flatten(0, 1))
         hidden = self._swiglu(gate, up)
-        share = torch.zeros(x.shape[0], c.num_local_experts, device=x.device).scatter(1, chosen, weights)
         hidden = hidden.unflatten(-1, (c.num_local_experts, -1)) * share[..., None].to(hidden.dtype)
         return F.linear(hidden.flatten(1), w2.transpose(0, 1).flatten(1))
 
@@ -354,9 +367,13 @@ class Layer(nn.Module):
         kind: AttentionKind,
         index_loss: IndexLoss | None,
     ) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rotary, batch, cache, kind, index_loss)
+        attended = self.self_attn(self.input_layernorm(x), rotary, batch, cache, kind, index_loss)
+        return self._through_mlp(x, attended, cache if isinstance(cache, Rows | PagedRows) else None)
+
+    @region
+    def _through_mlp(self, x: Tensor, attended: Tensor, rows: Rows | PagedRows | None) -> Tensor:
+        x = x + attended
         h = self.post_attention_layernorm(x)
-        rows = cache if isinstance(cache, Rows | PagedRows) else None
         return x + (self.block_sparse_moe(h, rows) if self.moe else self.mlp(h))
 
 

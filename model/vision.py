@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pilotfish.model.config import M3Config, VisionConfig
 from pilotfish.model.layers import rotate
+from pilotfish.model.regions import region
 
 Grid = tuple[int, int, int]  # temporal patches, patch rows, patch columns of one segment
 
@@ -75,6 +76,7 @@ class VisionLayer(nn.Module):
         self.layer_norm2 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.mlp = VisionMLP(config)
 
+    @region
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
         x = x + self.self_attn(self.layer_norm1(x), rotary)
         return x + self.mlp(self.layer_norm2(x))
@@ -120,8 +122,7 @@ class VisionModel(nn.Module):
 
         Neighbouring segments of one grid run as one batch.
         """
-        x_PV = self.embeddings.patch_embedding(patches).to(self.pre_layrnorm.weight.dtype)
-        x_PV = self.pre_layrnorm(x_PV)
+        x_PV = self._embedded(patches)
         parts, first = [], 0
         for grid, run in groupby(grids):
             count, size = len(list(run)), grid[0] * grid[1] * grid[2]
@@ -136,6 +137,11 @@ class VisionModel(nn.Module):
                 f"the grids {list(grids)} describe {first} patches, but {x_PV.shape[0]} were given"
             )
         return torch.cat(parts)
+
+    @region
+    def _embedded(self, patches: Tensor) -> Tensor:
+        x_PV = self.embeddings.patch_embedding(patches).to(self.pre_layrnorm.weight.dtype)
+        return self.pre_layrnorm(x_PV)
 
 
 class VisionTower(nn.Module):
@@ -152,6 +158,7 @@ class TwoLayer(nn.Module):
         self.linear_1 = nn.Linear(width_in, width)
         self.linear_2 = nn.Linear(width, width_out)
 
+    @region
     def forward(self, x: Tensor) -> Tensor:
         return self.linear_2(F.gelu(self.linear_1(x)))
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pilotfish.model.config import M3Config
+from pilotfish.model.regions import region
 
 LETTERS = "".join(chr(code) for code in range(33, 127))
 CELL = 28  # pixels per merged cell
@@ -44,6 +45,7 @@ class DenseHeads(nn.Module):
         self.column = nn.Linear(width, columns)
         self.centre = nn.Linear(width, 2)
 
+    @region
     def loss(self, vision: Tensor, hidden: Tensor, targets: Targets) -> dict[str, Tensor]:
         """Losses from vision tokens and final hidden states at their places, both [tokens, width]."""
         letters = targets.letters.float()
@@ -57,6 +59,9 @@ class DenseHeads(nn.Module):
         place = F.cross_entropy(self.row(hidden).float(), cell // self.columns)
         place = place + F.cross_entropy(self.column(hidden).float(), cell % self.columns)
         centre = targets.centre
-        known = ~centre[:, 0].isnan()
-        miss = F.smooth_l1_loss(self.centre(hidden).float()[known], centre[known], beta=0.02)
-        return {"letters": reading * 10, "place": place, "centre": miss.nan_to_num(0.0) * 5}
+        known = ~centre[:, :1].isnan()
+        misses = F.smooth_l1_loss(
+            self.centre(hidden).float(), centre.nan_to_num(0.0), beta=0.02, reduction="none"
+        )
+        miss = (misses * known).sum() / (2 * known.sum()).clamp(min=1)
+        return {"letters": reading * 10, "place": place, "centre": miss * 5}

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pilotfish.model.training.heads import CELL, LETTERS
+from pilotfish.model.training.places import Places
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.shards import Episode, read_shard
 from pilotfish.model.training.texts import TEXT_SHARDS, TextEpisode, read_texts
@@ -52,7 +54,8 @@ class Batch:
     frames: uint8 [F, height, width, 3]; image_frames: [I, 2] (one frame twice) and clip_frames: [C, 4] into
     frames; letters: bool [F, S, L];
     centre: float [F, S, 2] in 0..1, NaN where no widget covers the cell. origin: in words, what it was made
-    of; stream, cursor: whose it is, and where that stream stands behind it.
+    of; stream, cursor: whose it is, and where that stream stands behind it. places: where the loss looks, if
+    that has been counted.
     """
 
     ids: Tensor
@@ -65,6 +68,7 @@ class Batch:
     origin: str = ""
     stream: int = 0
     cursor: Cursor = field(default_factory=dict)
+    places: Places | None = None
 
     def to(self, device: str) -> Batch:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -74,6 +78,8 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         changed: dict[str, Any] = {k: change(v) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        if self.places is not None:
+            changed["places"] = Places(*map(change, self.places))
         return replace(self, **changed)
 
 
@@ -170,7 +176,9 @@ class Stream:
             self.visit, self.at, self.shard = self.visit + 1, 0, ""
 
     def _batch(self, full: list[tuple[Origin, Sample]]) -> Batch:
-        batch = collate([sample for _, sample in full], self.maker.tokenizer.eos_id)
+        tokenizer = self.maker.tokenizer
+        batch = collate([sample for _, sample in full], tokenizer.eos_id)
+        batch.places = Places.of(batch.ids, batch.weights, (tokenizer.image_id, tokenizer.video_id))
         shards = sorted({Path(origin.shard).name for origin, _ in full})
         named = f"{', '.join(shards[:3])}{' and others' if len(shards) > 3 else ''}"
         first, last = full[0][0].sequence, full[-1][0].sequence
@@ -328,3 +336,31 @@ def batches(data: IterableDataset[Batch], workers: int) -> Iterator[Batch]:
         generator=torch.Generator(),  # or it would draw from that of the training noise
     )
     return iter(loader)
+
+
+class Onto:
+    """Copies batches to a device: on a GPU beside what it computes, at most `AHEAD` steps early."""
+
+    AHEAD = 2
+
+    def __init__(self, device: str):
+        self.device = device
+        self._stream = torch.cuda.Stream() if device == "cuda" else None
+        self._begun: deque[torch.cuda.Event] = deque()
+
+    def __call__(self, batch: Batch) -> Batch:
+        if self._stream is None:
+            return batch.to(self.device)
+        computing = torch.cuda.current_stream()
+        self._begun.append(computing.record_event())
+        if len(self._begun) > self.AHEAD:
+            self._begun.popleft().synchronize()
+        with torch.cuda.stream(self._stream):
+            copied = batch.to(self.device)
+        computing.wait_stream(self._stream)
+
+        def used_by_both(tensor: Tensor) -> Tensor:
+            tensor.record_stream(computing)
+            return tensor
+
+        return copied._each(used_by_both)

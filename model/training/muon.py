@@ -65,8 +65,7 @@ class Muon(torch.optim.Optimizer):
         rate = lr * 0.2 * max(shape) ** 0.5
         weights: list[Tensor] = list(params)
         torch._foreach_mul_(weights, 1 - lr * decay)
-        steps = [u.to(p.dtype) for u, p in zip(updates.unbind(), params, strict=True)]
-        torch._foreach_add_(weights, steps, alpha=-rate)
+        torch._foreach_add_(weights, list(updates.to(params[0].dtype).unbind()), alpha=-rate)
 
 
 def split_parameters(

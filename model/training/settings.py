@@ -64,6 +64,7 @@ class Settings:
     device: str = "cuda"
     bf16: bool = True
     deterministic: bool = True  # on a GPU: of equal sums only such as come out the same each time
+    compile: bool = False  # what lies between kernels and products by torch's compiler
     patience: float = 120.0  # seconds that a folder of shards may stay empty at the start
 
     def __post_init__(self) -> None:

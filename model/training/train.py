@@ -29,9 +29,10 @@ from torch import Tensor
 from pilotfish.model.checkpoint import write_json
 from pilotfish.model.folder import CONFIG, WEIGHTS
 from pilotfish.model.m3 import M3, count_parameters
+from pilotfish.model.regions import prepare_compiler
 from pilotfish.model.text import MoE
 from pilotfish.model.training.journal import Journal, picture, read_log
-from pilotfish.model.training.loader import Batch, Cursor, EpisodeBatches, Mix, batches, by_age
+from pilotfish.model.training.loader import Batch, Cursor, EpisodeBatches, Mix, Onto, batches, by_age
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
 from pilotfish.model.training.settings import Settings, TrainingError, parse_settings
@@ -97,6 +98,10 @@ class Trainer:
         except (ValueError, RuntimeError, ArithmeticError, AssertionError) as error:
             raise TrainingError(f"sizes {s.sizes} make no model ({error}); mend them.") from error
         self.model = self.trainee.model
+        self.trainee.fused = s.compile
+        if s.compile:
+            prepare_compiler(s.deterministic)
+        self.onto = Onto(s.device)
         if s.init and not go_on:  # what goes on has its tensors in the checkpoint
             self._begin_with(Path(s.init))
         self.masters = Masters(self.trainee)
@@ -315,7 +320,7 @@ class Trainer:
         batch = next(data)
         self.cursors[batch.stream] = batch.cursor
         self.next_stream = (batch.stream + 1) % max(1, s.workers)
-        batch = batch.to(s.device)
+        batch = self.onto(batch)
         waited = time.monotonic() - wait
         rate = self.rate = schedule(progress, self.step - self.first, s)
         for optimiser, base in zip(self.optimisers, (s.muon_lr, s.adam_lr), strict=True):

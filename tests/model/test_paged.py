@@ -138,7 +138,7 @@ def test_grouped_experts_compute_what_chosen_ones_do(nano: M3, device: str) -> N
     moe.e_score_correction_bias[2], moe.e_score_correction_bias[5] = -10.0, 10.0
     moe.requires_grad_(False)
     x = torch.randn(300, nano.config.text.hidden_size, device=device).bfloat16()
-    _, chosen = moe._route(x)
+    _, chosen = moe._choose(x)
     picks = chosen.flatten().sort().values
     assert (chosen == 5).any(1).all()
     assert not (chosen == 2).any()

@@ -124,11 +124,15 @@ def test_batched_muon_equals_torch() -> None:
 def test_patches_made_on_the_device_equal_the_runtime_s() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (4, 420, 336, 3), dtype=np.uint8)
     wanted, grids = reference_patches(Clip(frames, (0.0, 0.1, 0.2, 0.3)))
-    got, grid = trainee.frame_patches(torch.from_numpy(frames), torch.tensor([[0, 1, 2, 3]]), 0.0)
+    got, grid = trainee.frame_patches(
+        trainee.noisy_pixels(torch.from_numpy(frames), 0.0), torch.tensor([[0, 1, 2, 3]])
+    )
     assert grids == [grid]
     np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
     wanted, grids = reference_patches(Picture(frames[1]))
-    got, grid = trainee.frame_patches(torch.from_numpy(frames), torch.tensor([[1, 1]]), 0.0)
+    got, grid = trainee.frame_patches(
+        trainee.noisy_pixels(torch.from_numpy(frames), 0.0), torch.tensor([[1, 1]])
+    )
     assert grids == [grid] == [(1, 30, 24)]
     np.testing.assert_allclose(got.numpy(), wanted, atol=1e-5)
 

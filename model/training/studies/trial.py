@@ -21,6 +21,7 @@ from pilotfish.model.checkpoint import write_json
 from pilotfish.model.folder import WEIGHTS
 from pilotfish.model.training.journal import read_log
 from pilotfish.model.training.loader import Batch, batches, collate
+from pilotfish.model.training.places import Places
 from pilotfish.model.training.samples import Sample, SampleMaker
 from pilotfish.model.training.settings import Settings, TrainingError
 from pilotfish.model.training.studies import drawn
@@ -55,7 +56,9 @@ class Feed:
         samples = [self._text(n, maker) for n in rows]
         begin = (step - self.first) * self.task_rows
         samples += [self._task(n, maker) for n in range(begin, begin + self.task_rows)]
-        batch = collate(samples, maker.tokenizer.eos_id)
+        tokenizer = maker.tokenizer
+        batch = collate(samples, tokenizer.eos_id)
+        batch.places = Places.of(batch.ids, batch.weights, (tokenizer.image_id, tokenizer.video_id))
         batch.origin = f"step {step} of seed {self.seed}, drawn in process"
         return batch
 
