@@ -82,8 +82,9 @@ def steer(
     folder: Run,
     action: Annotated[Steer, typer.Argument(help="What to do.")],
     text: Annotated[str | None, typer.Argument(help="What to tell, or why a call is denied.")] = None,
-    task: Annotated[
-        bool, typer.Option("--task", help="With allow: whatever is like it too, for the rest of the run.")
+    this_run: Annotated[
+        bool,
+        typer.Option("--this-run", "--task", help="With allow: whatever is like it too, for this run."),
     ] = False,
     digest: Annotated[
         str | None,
@@ -111,14 +112,14 @@ def steer(
         raise typer.BadParameter("tell needs a TEXT")
     if text is not None and action not in (Steer.TELL, Steer.DENY):
         raise typer.BadParameter(f"{action} takes no text; tell and deny do")
-    if (task or digest) and action not in (Steer.ALLOW, Steer.APPROVE):
-        raise typer.BadParameter("--task and --digest go with allow")
-    result = asyncio.run(_steer(folder, action, text or "", task, digest, force))
+    if (this_run or digest) and action not in (Steer.ALLOW, Steer.APPROVE):
+        raise typer.BadParameter("--this-run and --digest go with allow")
+    result = asyncio.run(_steer(folder, action, text or "", this_run, digest, force))
     print_result(result, as_json, [result["done"]] if result["done"] else _lines(result))
 
 
 async def _steer(
-    folder: Path, action: Steer, text: str, task: bool, digest: str | None, force: bool
+    folder: Path, action: Steer, text: str, this_run: bool, digest: str | None, force: bool
 ) -> dict[str, Any]:
     from pilotfish.agent.control.client import RunClient
     from pilotfish.agent.control.wire import Control, call_digest
@@ -130,7 +131,7 @@ async def _steer(
         if action is not Steer.STATUS:
             if force:
                 await client.ask(Control(force=True))
-            note = (await client.ask(_request(action, text, task, digest, question))).note
+            note = (await client.ask(_request(action, text, this_run, digest, question))).note
     finally:
         await client.close()
     asked = None
@@ -159,7 +160,9 @@ async def _now(client: RunClient) -> tuple[State, Question | None]:
     raise ControlError("The run has ended meanwhile; look at its log.")
 
 
-def _request(action: Steer, text: str, task: bool, digest: str | None, question: Question | None) -> Request:
+def _request(
+    action: Steer, text: str, this_run: bool, digest: str | None, question: Question | None
+) -> Request:
     from pilotfish.agent.control.client import ControlError
     from pilotfish.agent.control.wire import Decide, Pause, Stop, Tell, call_digest
 
@@ -179,7 +182,7 @@ def _request(action: Steer, text: str, task: bool, digest: str | None, question:
     if action is Steer.DENY:
         return Decide(question=question.question, verdict="deny", reason=text)
     shown = digest or call_digest(question.call.name, question.call.arguments)
-    return Decide(question=question.question, verdict="task" if task else "once", digest=shown)
+    return Decide(question=question.question, verdict="task" if this_run else "once", digest=shown)
 
 
 def _lines(result: dict[str, Any]) -> list[str]:

@@ -206,7 +206,7 @@ def decided_words(event: log.Decided) -> str:
     """What a person said of a call."""
     if event.verdict == "deny":
         return f"denied: {event.reason}" if event.reason else "denied"
-    how = "allowed for this task" if event.verdict == "task" else "allowed once"
+    how = "allowed for this run" if event.verdict == "task" else "allowed once"
     return (
         how if event.arguments is None else f"{how}, with {json.dumps(event.arguments, ensure_ascii=False)}"
     )

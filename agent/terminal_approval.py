@@ -23,13 +23,13 @@ def question_text(question: Question) -> str:
 
 
 async def ask_on_terminal(question: Question) -> Answer:
-    """Show what will run and read an answer from the terminal: y or yes once, t or task for the rest of it;
+    """Show what will run and read an answer from the terminal: y or yes once, t for this run;
     anything else denies, and words of more than one letter are the reason.
     """
     say(question_text(question), sys.stderr)
     # What was typed before the question is no answer to it, whoever typed it.
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    print("Run this? [y/N, t: for this task, or why not] ", end="", flush=True, file=sys.stderr)
+    print("Run this? [y/N, t: for this run, or why not] ", end="", flush=True, file=sys.stderr)
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     descriptor = sys.stdin.fileno()
@@ -46,7 +46,7 @@ async def ask_on_terminal(question: Question) -> Answer:
     match words.lower():
         case "y" | "yes":
             return Answer("once")
-        case "t" | "task":
+        case "t":
             return Answer("task")
         case "n" | "no":
             return Answer("deny")

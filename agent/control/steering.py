@@ -282,7 +282,7 @@ class Steering:
         return "The call runs."
 
     def add_rule(self, rule: dict[str, Any], *, save: bool) -> str:
-        """A rule for the rest of the run, and for later ones if it is saved."""
+        """A rule for this run, and for later ones if it is saved."""
         self._not_over()
         if self._policy is None:
             raise Refusal("This run takes no rules; put them into the settings.")
@@ -290,7 +290,7 @@ class Steering:
             checked = Rule(**rule)
         except (ValidationError, TypeError) as error:
             raise Refusal(f"The rule does not fit: {what_is_wrong(error)}.") from None
-        note = f"Holds for the rest of the run: {checked.verdict} {shortened(spelt(checked), 200)}"
+        note = f"Holds for this run: {checked.verdict} {shortened(spelt(checked), 200)}"
         if save:
             try:
                 note += f"; saved in {save_rule(checked)} for later ones"

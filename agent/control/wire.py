@@ -110,7 +110,7 @@ class Question(_Message):
     pixel: tuple[int, int] | None = None
     """Where a click would go, in pixels of the screen."""
     rule: dict[str, Any] = Field(default_factory=dict)
-    """What "for this task" would allow from then on, as an item of the setting `rules`."""
+    """What "for this run" would allow from then on, as an item of the setting `rules`."""
     run_warning: str = ""
     """What stands around the run, where that is less than a whole sandbox."""
 
@@ -181,9 +181,9 @@ class WatchScreen(_Request):
 
 
 class Decide(_Request):
-    """Answer a question. `digest` is the SHA-256 of what was shown (`call_digest`), so that what is
-    allowed is what runs. arguments: those to execute instead, which are validated first; None runs the
-    call as it is.
+    """Answer a question. verdict: `task` allows for this run what the question's rule names. `digest` is the
+    SHA-256 of what was shown (`call_digest`), so that what is allowed is what runs. arguments: those to
+    execute instead, which are validated first; None runs the call as it is.
     """
 
     type: Literal["decide"] = "decide"
@@ -250,7 +250,7 @@ class Input(_Request):
 
 
 class AddRule(_Request):
-    """A rule for the rest of this run (an item of the setting `rules`), or with `save` for later ones too."""
+    """A rule for this run (an item of the setting `rules`), or with `save` for later ones too."""
 
     type: Literal["add_rule"] = "add_rule"
     rule: dict[str, Any]

@@ -291,8 +291,8 @@ class Asked(Record):
 
 
 class Decided(Record):
-    """What a person said of a call: run it this once, or for the rest of the task whatever is like it; deny
-    it.
+    """What a person said of a call: run it this once, for this run (`task`) all that is like it too, or
+    deny it.
 
     arguments: what runs instead of the model's own, where the person has edited them.
     """
@@ -306,7 +306,7 @@ class Decided(Record):
 
 
 class RuleAdded(Record):
-    """A person's rule, as in the settings, for the rest of the run; `saved` for later ones too."""
+    """A person's rule, as in the settings, for this run; `saved` for later ones too."""
 
     type: Literal["rule_added"] = "rule_added"
     rule: dict[str, Any]

@@ -17,7 +17,7 @@ from pilotfish.agent.show import attempt_line, call_line, laid_out_words, plan_s
 Between = Callable[[str, str | None], str]
 _VERDICTS = {
     "once": "allowed once",
-    "task": "allowed for this task",
+    "task": "allowed for this run",
     "deny": "denied",
 }
 
@@ -79,7 +79,7 @@ class Episode:
             case log.Networked():
                 self._networked(event)
             case log.RuleAdded():
-                how = "kept for later runs too" if event.saved else "for the rest of this run"
+                how = "kept for later runs too" if event.saved else "for this run"
                 self._last.note("rule added", f"{json.dumps(event.rule, ensure_ascii=False)}, {how}")
             case log.Spoken() | log.Paused() | log.TookOver() | log.GaveBack() | log.SteppedBack():
                 self._steered(event)

@@ -33,7 +33,7 @@ NOTICE_S = 8.0
 _ON_SCREEN = ("computer", "browser")
 _LABELS = (
     ("once", "y Once", "y Allow once"),
-    ("task", "t Task", "t Allow for this task"),
+    ("task", "t This run", "t Allow for this run"),
     ("deny", "d Deny", "d Deny…"),
 )
 """Of the buttons: where there is little room, and elsewhere."""
@@ -67,11 +67,11 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     """
     EXPLANATION = (
         "A call that the agent wants to make, exactly as it would run; it waits until you answer. For this "
-        "task: it and all that the lines at the end allow run without another question."
+        "run: it and all that the lines at the end allow run without another question."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "allow('once')", "Allow once"),
-        Binding("t", "allow('task')", "Allow for this task"),
+        Binding("t", "allow('task')", "Allow for this run"),
         Binding("d", "deny", "Deny, with a reason"),
         Binding("e", "edit", "Edit the arguments"),
         Binding("r", "rule", "Add a rule"),
@@ -120,7 +120,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             yield Plain(classes="status")
             with Horizontal(id="answers"):
                 yield PlainButton("y Once", id="once", variant="success", compact=True)
-                yield PlainButton("t Task", id="task", compact=True)
+                yield PlainButton("t This run", id="task", compact=True)
                 yield PlainButton("d Deny", id="deny", variant="error", compact=True)
                 yield PlainButton("e Edit", id="edit", compact=True)
                 yield PlainButton("r Rule", id="rule", compact=True)
@@ -208,7 +208,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         if not self._listening or self._writing:
             return
         if verdict == "task" and (not self.question.rule or self._edited):
-            self._refuse("Only the call as the agent made it can be allowed for the task; allow it once.")
+            self._refuse("Only the call as the agent made it can be allowed for this run; allow it once.")
             return
         if must_be_read(self.question, self._call) and not self.query_one(ExactView).end_seen:
             self._refuse("Read to the end first (End): something stands behind a long gap.")
@@ -242,7 +242,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             self.dismiss(None)
 
     def action_edit(self) -> None:
-        """Change the arguments; what comes of it is shown before it can be approved."""
+        """Change the arguments; what comes of it is shown before it can be allowed."""
         if not self._writing:
             self.app.push_screen(EditArguments(self._call), self._take_arguments)
 

@@ -39,13 +39,13 @@ def question_lines(
         lines.append(Line("What it changes", "head"))
         lines += [Line(line.text, _tone(line), line.number, line.goes_on) for line in numbered(question.diff)]
     if question.rule and not edited:
-        lines.append(Line("What is allowed from then on if you allow it for this task", "head"))
+        lines.append(Line("What is allowed from then on if you allow it for this run", "head"))
         lines += numbered("\n".join(f"{name} = {_json(value)}" for name, value in question.rule.items()))
     return lines
 
 
 def must_be_read(question: wire.Question, call: CallData) -> bool:
-    """Whether something stands so far below that the end has to be seen before it is approved."""
+    """Whether something stands so far below that the end has to be seen before it is allowed."""
     return any(has_gap(text) for text in [question.diff, *map(argument_text, call.arguments.values())])
 
 

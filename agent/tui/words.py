@@ -201,7 +201,7 @@ def _parts(event: log.Event) -> Iterator[Part]:
         case log.Asked():
             yield Part("A person is asked", event.why, "person")
         case log.Decided():
-            word = {"once": "allowed once", "task": "allowed for this task", "deny": "denied"}
+            word = {"once": "allowed once", "task": "allowed for this run", "deny": "denied"}
             yield Part(f"You: {word[event.verdict]}", event.reason, "person")
             if event.arguments is not None:
                 yield Part("With these arguments instead", arguments_text(event.arguments), "person")

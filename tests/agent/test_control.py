@@ -431,5 +431,5 @@ async def test_a_terminal_is_asked(
     os.close(ours)
     shown = capsys.readouterr().err
     assert shown.startswith("W!\nshell\n  command: ls\\x1b[2J\n")
-    assert "\n-a\\x1b\n+b\n  (a rule)\nRun this? " in shown
+    assert "\n-a\\x1b\n+b\n  (a rule)\nRun this? [y/N, t: for this run, or why not] " in shown
     assert "\x1b" not in shown

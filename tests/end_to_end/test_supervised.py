@@ -130,7 +130,7 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     assert "No call waits" in steer("approve")["error"]
     steer("step")
     asyncio.run(question_in(asking))
-    steer("approve")
+    steer("allow", "--this-run")
     asyncio.run(holds(asking))
     steer("go-on")
     assert not asyncio.run(ended(asking)).passed
@@ -138,10 +138,11 @@ def test_a_supervised_run_waits_and_is_steered_from_the_command_line(
     assert command_here("steer", str(asking), "tell").status == 2
     run = read_run(asking)
     assert [e.text for e in run.events if isinstance(e, Spoken)] == ["Hurry."]
-    assert [e.verdict for e in run.events if isinstance(e, Decided)] == ["once", "deny", "once"]
+    assert [e.verdict for e in run.events if isinstance(e, Decided)] == ["once", "deny", "task"]
     assert (asking / "workspace" / "lines").read_text() == "1\n3\n"
     assert "denied: not this" in (asking / OUTPUT).read_text()
     shown_text = command_here("show", str(asking)).out
+    assert "allowed for this run" in shown_text
     assert "asks: no rule names it, and such calls are asked about" in shown_text
     assert "user  Hurry." in shown_text
 

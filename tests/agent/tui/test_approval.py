@@ -42,7 +42,7 @@ class _App(Coloured):
         if self.refusing:
             raise ValueError(self.refusing)
         self.sent.append(request)
-        return 'Holds for the rest of the run: allow tool = "shell"; saved in /c.toml for later ones.'
+        return 'Holds for this run: allow tool = "shell"; saved in /c.toml for later ones.'
 
     def status(self) -> str:
         return str(self.dialog.query_one(".status", Plain).content)
@@ -177,7 +177,7 @@ async def test_letters_of_a_reason_approve_nothing() -> None:
     assert [answer and (answer.verdict, answer.reason) for answer in app.answers] == [("deny", "yet ever")]
 
 
-async def test_for_this_task_needs_a_rule_and_the_mouse_does_as_well() -> None:
+async def test_for_this_run_needs_a_rule_and_the_mouse_does_as_well() -> None:
     app = _App(question(call("shell", command="ls")))
     async with app.run_test() as pilot:
         await _listening(pilot, app)
