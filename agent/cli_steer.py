@@ -62,20 +62,11 @@ def runs(record_dir: RecordDir = None, as_json: Json = False) -> None:
             say(str(error), sys.stderr)
     found = newest_first(several)
     lines = [
-        f"{shortened(run.id, 40)}  {_how(run):11}  {run.unread or shortened(run.what or run.command, 80)}"
+        f"{shortened(run.id, 40)}  {run.outcome:13}  {run.unread or shortened(run.what or run.command, 80)}"
         for run in found
     ]
     listed = [vars(run) | {"folder": str(run.folder)} for run in found]
     print_result({"runs": listed}, as_json, lines or [f"There are no runs in {folder}."])
-
-
-def _how(run: RunInfo) -> str:
-    """What has become of a run, in a word, as the list of `pilotfish tui` has it."""
-    if run.unread:
-        return "unreadable"
-    if run.playing:
-        return "running"
-    return {"interrupted": "stopped", "": "broken off"}.get(run.status, run.status)
 
 
 def steer(

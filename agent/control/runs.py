@@ -1,4 +1,4 @@
-"""The runs that there are, read from the heads and the tails of their logs."""
+"""The runs that there are, read from their logs, of which few records are parsed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from typing import Any
 
 from pilotfish.agent.events import EVENTS, LogError
 from pilotfish.agent.events.errors import cannot
+from pilotfish.agent.events.reading import parse
+from pilotfish.agent.outcome import Outcome
 
 _HEAD, _TAIL = 64 << 10, 4 << 10
 """Bytes read of a log's beginning and end. Records of settings or of a long instruction may be longer than
 the tail; then a field that is not found is empty.
 """
+_TELLING = (b'"run_started"', b'"run_ended"', b'"episode_started"', b'"episode_ended"')
+"""What is in each record that an outcome depends on, and in hardly any other."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class RunInfo:
     """One run, in short. What its log does not say is ''.
 
     playing: whether a process plays it. status: finished, interrupted or failed; '' while it is played and
-    after it was killed. what: the task, or the instruction. began, changed: Unix times.
+    after it was killed. outcome: what has become of it, as `Outcome.word` has it, `running` or `unreadable`.
+    what: the task, or the instruction. began, changed: Unix times.
     unread: a sentence on whose it is, where it may not be read.
     """
 
@@ -36,6 +41,7 @@ class RunInfo:
     model: str = ""
     what: str = ""
     status: str = ""
+    outcome: str = ""
     began: float = 0.0
     changed: float = 0.0
     unread: str = ""
@@ -66,7 +72,9 @@ def runs_in(record_dir: Path) -> list[RunInfo]:
 def _unread(folder: Path, why: str) -> RunInfo:
     """What is known of a run that may not be read."""
     changed = folder.stat().st_mtime
-    return RunInfo(folder.name, folder, playing=False, began=changed, changed=changed, unread=why)
+    return RunInfo(
+        folder.name, folder, playing=False, outcome="unreadable", began=changed, changed=changed, unread=why
+    )
 
 
 def newest_first(runs: Iterable[RunInfo]) -> list[RunInfo]:
@@ -82,14 +90,14 @@ def look_at(folder: Path) -> RunInfo:
         head = os.pread(descriptor, _HEAD, 0)
         tail = head if found.st_size <= len(head) else os.pread(descriptor, _TAIL, found.st_size - _TAIL)
         playing = _is_locked(descriptor)
+        started, last = _record(head.partition(b"\n")[0]), _record(tail.rstrip(b"\n").rpartition(b"\n")[2])
+        status = last.get("status") if last.get("type") == "run_ended" and not playing else None
+        outcome = "running" if playing else _outcome(descriptor, is_over=status is not None)
     finally:
         os.close(descriptor)
-    started = _record(head.partition(b"\n")[0])
-    ended = _record(tail.rstrip(b"\n").rpartition(b"\n")[2])
     options = started.get("options")
     target = options.get("target") if isinstance(options, dict) else None
     what = (target.get("task") or target.get("instruction")) if isinstance(target, dict) else None
-    status = ended.get("status") if ended.get("type") == "run_ended" and not playing else None
     began = started.get("t")
     return RunInfo(
         id=folder.name,
@@ -99,9 +107,22 @@ def look_at(folder: Path) -> RunInfo:
         model=_text(started.get("model")),
         what=_text(what),
         status=_text(status),
+        outcome=outcome,
         began=float(began) if isinstance(began, int | float) and 0 <= began <= 253e9 else found.st_mtime,
         changed=found.st_mtime,
     )
+
+
+def _outcome(descriptor: int, *, is_over: bool) -> str:
+    """What has become of a run. is_over: whether its log ends in its end."""
+    outcome = Outcome()
+    with open(descriptor, "rb", closefd=False) as file:
+        for line in file:
+            if any(kind in line for kind in _TELLING):
+                with contextlib.suppress(ValueError):
+                    outcome.add(parse(line))
+    outcome.ended = outcome.ended if is_over else None
+    return outcome.word
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pilotfish.agent import events as log
 from pilotfish.agent.accounts import in_words, totals
+from pilotfish.agent.outcome import outcome_of
 from pilotfish.agent.replay.compare import beside, parting
 from pilotfish.agent.replay.diffs import Workspace
 from pilotfish.agent.replay.entries import Entry
@@ -120,7 +121,7 @@ def run_data(run: log.RunLog) -> dict[str, Any]:
         "model": visible(started.model, one_line=True),
         "command": started.command,
         "sandbox": visible(run_note(started), one_line=True),
-        "status": run.ended.status if run.ended else "open",
+        "status": outcome_of(run.events) if run.ended else "open",
         "reason": visible(run.ended.reason) if run.ended else "",
         "usage": in_words(totals(run.events)),
         "warnings": [visible(warning, one_line=True) for warning in run.warnings],

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pilotfish.agent import events as log
+from pilotfish.agent.outcome import Outcome
 
 Kind = Literal["task", "step", "note", "told", "you", "tests", "net", "mark", "end"]
 """What a row is: a task begins, an answer with its calls, a word of the set-up, of the loop or of a person,
@@ -84,48 +85,39 @@ class Cost:
         return self.cached / self.tokens_in if self.tokens_in else None
 
 
-class Summary:
+class Summary(Outcome):
     """The few figures of a run that a list of runs shows."""
 
     def __init__(self) -> None:
-        self.started: log.RunStarted | None = None
-        self.ended: log.RunEnded | None = None
-        self.outcome: log.EpisodeEnded | None = None
+        super().__init__()
         self.task = ""
         self.instruction = ""
         self.episodes = 0
-        self.passed = 0
         self.step = 0
         """The newest step of the newest task."""
-        self.began = self.last = 0.0
+        self.began = self.newest = 0.0
         self.cost = Cost()
 
     def add(self, event: log.Event) -> None:
-        """Take a record in."""
+        super().add(event)
         self.began = self.began or event.t
-        self.last = max(self.last, event.t)
-        self.ended = event if isinstance(event, log.RunEnded) else None
+        self.newest = max(self.newest, event.t)
         match event:
-            case log.RunStarted():
-                self.started = event
             case log.EpisodeStarted() if not event.parent:
                 self.task, self.instruction = event.task, event.instruction
                 self.episodes += 1
-                self.step, self.outcome = 0, None
+                self.step = 0
             case log.Answered():
                 self.cost.add(event)
                 if not event.parent:
                     self.step = event.step
             case log.SteppedBack() if not event.parent:
                 self.step = event.to - 1
-            case log.EpisodeEnded() if not event.parent:
-                self.outcome = event
-                self.passed += bool(event.passed)
 
     @property
     def seconds(self) -> float:
         """From its first record to its newest."""
-        return self.last - self.began
+        return self.newest - self.began
 
 
 class RunModel(Summary):

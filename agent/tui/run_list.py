@@ -15,7 +15,7 @@ from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.link import Link
 from pilotfish.agent.tui.row_list import RowList, fitted
 from pilotfish.agent.tui.runs import Run
-from pilotfish.agent.tui.words import duration, number, outcome_word
+from pilotfish.agent.tui.words import duration, number
 
 WAITS = "WAITS FOR YOU"
 _STATUS = 13
@@ -80,7 +80,7 @@ class RunList(RowList):
             return WAITS if link.questions else phase_word(link.state)
         if run.trouble:
             return "unreadable"
-        return outcome_word(run.summary) if run.complete or run.summary.started else "…"
+        return run.summary.word if run.complete or run.summary.started else "…"
 
     def draw(self, index: int, width: int, base: Style) -> list[Segment]:
         """One run."""
@@ -119,7 +119,7 @@ def _figures(run: Run, width: int, now: float | None) -> str:
     summary = run.summary
     if width < _MIDDLE or not summary.began:
         return ""
-    seconds = (now or summary.last) - summary.began
+    seconds = (now or summary.newest) - summary.began
     count, what = (summary.step, "step") if summary.episodes < 2 else (summary.episodes, "episode")
     steps = f"{number(count)} {what}{'' if count == 1 else 's'}"
     figures = f" {steps:>13} {duration(seconds):>7} {number(summary.cost.tokens_out):>5} out"

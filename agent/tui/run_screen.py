@@ -31,7 +31,7 @@ from pilotfish.agent.tui.step_list import StepList
 from pilotfish.agent.tui.tab_bar import TabBar
 from pilotfish.agent.tui.text import Plain, notify, sentence
 from pilotfish.agent.tui.text_view import TextView
-from pilotfish.agent.tui.words import Part, arguments_text, cost_line, duration, outcome_word, parts
+from pilotfish.agent.tui.words import Part, arguments_text, cost_line, duration, parts
 
 _LOOK_S, _REST_S = 0.5, 2.0
 """Seconds between two looks at a log, while its run is being played and when it is not."""
@@ -173,7 +173,7 @@ class RunScreen(Looking, Steering, Searching):
         if self.live:
             words = [WAITS if self.link and self.link.questions else phase_word(state), self._who()]
         else:
-            words = [outcome_word(model) if self._complete else "reading the log"]
+            words = [model.word if self._complete else "reading the log"]
         if state is not None:
             words += ["paused"] if state.paused and state.phase != "paused" else []
             words += [f"{state.clients} watch"] if state.clients > 1 else []

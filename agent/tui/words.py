@@ -22,7 +22,7 @@ from pilotfish.agent.show import (
     tests_went,
     verdict,
 )
-from pilotfish.agent.tui.model import Cost, Row, Summary
+from pilotfish.agent.tui.model import Cost, Row
 
 Tone = Literal["plain", "head", "thinking", "call", "result", "fault", "person", "faint"]
 
@@ -290,19 +290,3 @@ def _attempts(row: Row) -> Sequence[str]:
 def text_of(row: Row) -> str:
     """Everything about a row as one text, to be searched."""
     return "\n".join(f"{part.heading}\n{part.text}" for part in parts(row))
-
-
-def outcome_word(summary: Summary) -> str:
-    """How a run that no process plays stands, from its log."""
-    ended, outcome = summary.ended, summary.outcome
-    if ended is None:
-        return "broken off" if summary.started else "starting"
-    if ended.status == "interrupted":
-        return "stopped"
-    if ended.status == "failed":
-        return "failed"
-    if summary.episodes > 1:
-        return f"{summary.passed}/{summary.episodes} passed"
-    if outcome is None or outcome.passed is None:
-        return "done" if outcome is not None and outcome.end in ("done", "answered") else "ended"
-    return "passed" if outcome.passed else "not passed"

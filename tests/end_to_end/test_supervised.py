@@ -301,7 +301,17 @@ def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
         started = {"v": 1, "n": 1, "t": number, "type": "run_started", "run": folder.name, "command": "run"}
         started |= {"model": "nano", "options": {"target": {"task": "a/b"}}, "pilotfish": "0"}
         middle = json.dumps({"v": 1, "type": "told", "text": "x" * 1000}) + "\n"
-        end = json.dumps({"v": 1, "n": 3, "t": 9.0, "type": "run_ended", "status": "failed"})
+        ended = {
+            "v": 1,
+            "n": 3,
+            "t": 9.0,
+            "type": "episode_ended",
+            "episode": 0,
+            "end": "done",
+            "passed": True,
+        }
+        end = json.dumps(ended) + "\n"
+        end += json.dumps({"v": 1, "n": 4, "t": 9.0, "type": "run_ended", "status": "finished"})
         (folder / "events.jsonl").write_text(json.dumps(started) + "\n" + middle * 100 + end + "\n")
     (tmp_path / "no-run").mkdir()
     (tmp_path / "broken").mkdir()
@@ -311,5 +321,6 @@ def test_a_thousand_runs_are_listed_at_once(tmp_path: Path) -> None:
     seconds = time.monotonic() - began_s
     assert len(runs) == 1001
     assert runs[0].id == "broken"
-    assert (runs[1].id, runs[1].what, runs[1].status) == ("20261129-000999-abcdef", "a/b", "failed")
+    assert (runs[1].id, runs[1].what, runs[1].status) == ("20261129-000999-abcdef", "a/b", "finished")
+    assert {run.outcome for run in runs[1:]} == {"passed"}
     assert seconds < 2

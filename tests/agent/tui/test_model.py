@@ -8,7 +8,7 @@ from pathlib import Path
 from pilotfish.agent import events as log
 from pilotfish.agent.tui.document import Document
 from pilotfish.agent.tui.model import RunModel
-from pilotfish.agent.tui.words import Part, head, mark, outcome_word, parts, text_of
+from pilotfish.agent.tui.words import Part, head, mark, parts, text_of
 
 from . import made_runs
 
@@ -35,7 +35,7 @@ def test_rows_plan_and_cost_of_a_run() -> None:
     assert head(model.rows[2]) == "shell ls"
     assert [item.title for item in model.plan] == ["Look"]
     assert (model.cost.tokens_in, model.cost.cached, model.cost.tokens_out) == (2003, 1900, 80)
-    assert outcome_word(model) == "done"
+    assert model.word == "done"
 
 
 def test_steps_that_were_undone_are_marked_and_their_plan_is_gone() -> None:
