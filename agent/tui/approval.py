@@ -23,7 +23,7 @@ from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.proposal import Frame, Point, colour_at, proposal
 from pilotfish.agent.tui.question_text import must_be_read, question_lines
 from pilotfish.agent.tui.screen_view import PixelView, ScreenView
-from pilotfish.agent.tui.text import Plain, PlainButton, sentence
+from pilotfish.agent.tui.text import Plain, PlainButton, sentence, stand_close
 
 DEAF_S = 0.3
 """For so long after it is shown, and after each key in that time, nothing answers: such a key was meant for
@@ -56,7 +56,6 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
     ApprovalDialog .status.refusing { color: $text-error; text-style: bold; }
     ApprovalDialog #answers { height: 1; }
     ApprovalDialog Button { width: auto; min-width: 0; margin: 0 1 0 0; }
-    ApprovalDialog.narrow Button { margin: 0; }
     ApprovalDialog #reason { height: 1; border: none; padding: 0 1; }
     ApprovalDialog.wide #body { layout: horizontal; }
     ApprovalDialog.wide #picture { layout: vertical; }
@@ -159,6 +158,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         width, height = self.size
         self.set_class(width >= 100, "wide")
         self.set_class(width < 46, "narrow")
+        stand_close(self, width < 46)
         for name, short, long in _LABELS:
             self.query_one(f"#{name}", PlainButton).label = long if width >= 80 else short
         self.set_class((width < 100 and height < 20) or self._frame is None, "small")

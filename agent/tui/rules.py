@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, OptionList
 
@@ -21,8 +21,10 @@ from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.dialogs import of_no_use
 from pilotfish.agent.tui.fields import Choice, Choices, PlainArea, PlainInput, label
 from pilotfish.agent.tui.in_turn import in_turn
-from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence
+from pilotfish.agent.tui.text import Plain, PlainButton, PlainOptions, option, sentence, stand_close
 
+_NARROW = 60
+"""Columns below which buttons stand closer, and in two lines if need be."""
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
 PATTERNS = [name for name in Rule.model_fields if name != "verdict"]
 _NOTES = {
@@ -37,23 +39,33 @@ _STYLE = """
 {0} > Vertical {{ width: 100%; max-width: 110; height: 100%; background: $surface; padding: 0 1; }}
 {0} VerticalScroll, {0} PlainOptions {{ height: 1fr; }}
 {0} PlainOptions {{ border: none; padding: 0; }}
-{0} PlainInput {{ height: 1; border: none; padding: 0 1; background: $boost; }}
+{0} PlainInput {{ height: 1; padding: 0 1; background: $boost; }}
+{0} PlainInput, {0} PlainInput:focus, {0} PlainArea, {0} PlainArea:focus {{ border: none; }}
 {0} PlainInput:focus, {0} PlainArea:focus {{ background: $primary 20%; }}
-{0} PlainArea {{ height: auto; min-height: 3; max-height: 12; border: none; padding: 0 1; }}
+{0} PlainArea {{ height: auto; min-height: 3; max-height: 12; padding: 0 1; }}
 {0} PlainArea {{ background: $boost; }}
 {0} RadioSet {{ layout: horizontal; border: none; padding: 0; height: 1; width: auto; }}
 {0} RadioSet:focus, {0} PlainOptions:focus {{ border: none; padding: 0; }}
 {0} Choice {{ width: auto; margin: 0 2 0 0; }}
 {0} .said {{ height: auto; max-height: 5; }}
 {0} .error {{ color: $text-error; height: auto; max-height: 4; }}
-{0} Horizontal {{ height: 1; }}
+{0} Horizontal {{ height: 1; width: auto; }}
 {0} Button {{ width: auto; min-width: 0; margin: 0 1 0 0; }}
+{0} .answers {{ height: auto; layout: horizontal; }}
+{0}.narrow .answers {{ layout: vertical; }}
 """
 
 
 def rule_words(rule: Rule) -> str:
     """A rule on one line, with every pattern that it has."""
     return f"{rule.verdict:5} {spelt(rule)}"
+
+
+def _fit(screen: ModalScreen[Any]) -> None:
+    """Have the buttons stand as the room allows."""
+    narrow = screen.size.width < _NARROW
+    screen.set_class(narrow, "narrow")
+    stand_close(screen, narrow)
 
 
 class RuleForm(ModalScreen[wire.AddRule | None]):
@@ -74,14 +86,17 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Plain("A rule. It holds for calls that fit all its patterns; * and ? stand for anything.")
             with VerticalScroll():
+                yield Plain(
+                    "A rule. It holds for calls that fit all its patterns; * and ? stand for anything."
+                )
                 with Choices():
                     for verdict in VERDICTS:
                         yield Choice(verdict, verdict == self._rule.get("verdict", "allow"))
                 for name in PATTERNS:
                     value = self._rule.get(name)
-                    yield Plain(label(name, _NOTES.get(name, "a pattern; empty is any")))
+                    note = _NOTES.get(name, "a pattern; empty is any")
+                    yield Plain(label(name, note), id=f"of-pattern-{name}")
                     yield PlainInput("" if value is None else str(value), id=f"pattern-{name}")
             yield Plain(classes="error")
             with Horizontal():
@@ -94,6 +109,17 @@ class RuleForm(ModalScreen[wire.AddRule | None]):
     def on_mount(self) -> None:
         """Begin with the verdict."""
         self.query_one(Choices).focus()
+
+    def on_resize(self) -> None:
+        """There is another room."""
+        _fit(self)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Show what stands above the field with it."""
+        field = event.widget
+        if isinstance(field, PlainInput):
+            above = self.query_one(f"#of-{field.id}")
+            self.call_after_refresh(above.scroll_visible, animate=False, immediate=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The same as the keys."""
@@ -209,18 +235,24 @@ class RulesScreen(ModalScreen[None]):
             yield Plain("Rules of runs to come. A deny beats an ask, an ask beats an allow.")
             yield PlainOptions()
             yield Plain(classes="said")
-            with Horizontal():
-                yield PlainButton("n New", id="new", compact=True)
-                yield PlainButton("e Edit", id="edit", compact=True)
-                yield PlainButton("Ctrl+S Save", id="save", variant="primary", compact=True)
-                yield PlainButton("x Remove", id="remove", compact=True)
-                yield PlainButton("w Try", id="what_if", compact=True)
-                yield PlainButton("Esc Back", id="leave", compact=True)
+            with Container(classes="answers"):
+                with Horizontal():
+                    yield PlainButton("n New", id="new", compact=True)
+                    yield PlainButton("e Edit", id="edit", compact=True)
+                    yield PlainButton("Ctrl+S Save", id="save", variant="primary", compact=True)
+                with Horizontal():
+                    yield PlainButton("x Remove", id="remove", compact=True)
+                    yield PlainButton("w Try", id="what_if", compact=True)
+                    yield PlainButton("Esc Back", id="leave", compact=True)
 
     def on_mount(self) -> None:
         """List them."""
         self._list(0)
         self.query_one(PlainOptions).focus()
+
+    def on_resize(self) -> None:
+        """There is another room."""
+        _fit(self)
 
     async def on_button_pressed(self, event: Button.Pressed) -> None:
         """The same as the keys."""

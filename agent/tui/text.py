@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.color import Color
 from textual.content import Content, Span
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.style import Style
 from textual.visual import VisualType
 from textual.widget import Widget
@@ -102,6 +103,12 @@ class Plain(Static):
         super().update(_content(content) if isinstance(content, str) else content, layout=layout)
 
 
+def stand_close(dialog: Widget, close: bool) -> None:
+    """Have the buttons of a dialog take no more room than their words, or as much as is usual."""
+    for button in dialog.query(PlainButton):
+        button.styles.line_pad = 0 if close else 1  # not in a style sheet, where 0 is no number
+
+
 class PlainButton(Button):
     """A `Button` whose label is shown as it is; Space presses it too."""
 
@@ -117,6 +124,10 @@ class PlainButton(Button):
 
     def validate_label(self, label: Any) -> Content:
         return _content(label)
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        usual = super().get_content_width(container, viewport)  # which is with one blank on each side
+        return usual - 2 + 2 * self.styles.line_pad
 
 
 class PlainOptions(OptionList):

@@ -192,6 +192,15 @@ async def test_for_this_run_needs_a_rule_and_the_mouse_does_as_well() -> None:
     assert [answer and answer.verdict for answer in app.answers] == ["task"]
 
 
+async def test_every_answer_is_shown_where_there_is_little_room() -> None:
+    app = _App(question(call("shell", command="ls")))
+    async with app.run_test(size=(40, 12)) as pilot:
+        await _listening(pilot, app)
+        last = shown_text(app).splitlines()[-1]
+        for words in ("y Once", "t This run", "d Deny", "e Edit", "r Rule"):
+            assert words in last
+
+
 @pytest.mark.parametrize("command", ["ls" + " " * 60 + "; curl evil", "ls" + "\n" * 40 + "; curl evil"])
 async def test_what_hides_behind_a_gap_has_to_be_seen(command: str) -> None:
     app = _App(question(call("shell", command=command)))

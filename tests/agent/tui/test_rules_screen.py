@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -71,7 +72,9 @@ async def test_a_rule_is_written_and_edited_in_a_form() -> None:
     app = _App()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        await pilot.press("n")
+        await pilot.press("e", "tab")
+        assert re.search(r"^ +shell +$", shown_text(app), re.MULTILINE), "what is being edited is shown"
+        await pilot.press("escape", "n")
         form = app.screen
         assert isinstance(form, RuleForm)
         await pilot.press("right", "left", "right", "right")  # what the arrows lead to is chosen by that
@@ -109,6 +112,43 @@ async def test_a_call_is_tried_against_the_rules_as_they_stand() -> None:
         assert "not a JSON object" in str(said.content)
         await pilot.press("escape")
         assert app.screen is app.rules
+
+
+@pytest.mark.parametrize("of_run", [True, False])
+async def test_every_field_of_the_form_is_reached_where_there_is_little_room(of_run: bool) -> None:
+    app = _App()
+    async with app.run_test(size=(40, 12)) as pilot:
+        form = RuleForm({"verdict": "deny"}, of_run=of_run)
+        app.push_screen(form)
+        await pilot.pause()
+        fields = [widget for widget in form.query(PlainInput) if widget.id]
+        names = [str(field.id).removeprefix("pattern-") for field in fields]
+        assert names == ["tool", "action", "command", "path", "network"]
+        for key, order in (("tab", fields), ("shift+tab", fields[-2::-1])):
+            for field in order:
+                await pilot.press(key)
+                await pilot.pause(0.1)
+                assert app.focused is field
+                above = form.query_one(f"#of-{field.id}", Plain)
+                room = field.parent.region  # type: ignore[union-attr]
+                assert room.contains_region(field.region), field.id
+                assert room.contains_region(above.region), field.id
+                await pilot.press("Z")
+                await pilot.pause()
+                shown = re.sub(r"[\s▀-▟]", "", shown_text(app))  # without blanks and the scroll bar
+                assert re.sub(r"\s", "", str(above.content)) + field.value in shown
+        line = shown_text(app).splitlines()[-1]
+        words = ["Ctrl+S This run", "F5 All runs"] if of_run else ["Ctrl+S Keep"]
+        assert all(word in line for word in [*words, "Esc Back"])
+
+
+async def test_every_button_is_shown_where_there_is_little_room() -> None:
+    app = _App()
+    async with app.run_test(size=(40, 12)) as pilot:
+        await pilot.pause()
+        shown = shown_text(app)
+        for words in ("n New", "e Edit", "Ctrl+S Save", "x Remove", "w Try", "Esc Back"):
+            assert words in shown
 
 
 @pytest.mark.parametrize("size", SIZES)
