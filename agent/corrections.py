@@ -40,10 +40,10 @@ from pilotfish.tasks.episodes.corrections import (
     correct_scene,
 )
 from pilotfish.tasks.episodes.counts import Count, Totals
+from pilotfish.tasks.episodes.mixes import SCENE_TASK
 from pilotfish.tasks.episodes.pages import Action, Screen
 from pilotfish.tasks.episodes.play import Options
 from pilotfish.tasks.episodes.record import (
-    SCENE_TASK,
     Settings,
     Worker,
     add_arguments,

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,14 @@ def evaluate(
     model.eval()
     maker = SampleMaker(folder, 1)
     episodes = [ep for path in sorted(shards.glob("shard-*.bin")) for ep in read_shard(path)]
-    todo = sorted(cases(maker, episodes, per_task), key=lambda c: len(c.sample.ids))
+    todo = cases(maker, episodes, per_task)
+    todo.sort(key=lambda case: (case.sample.size or (0, 0), len(case.sample.ids)))
+    parts: list[list[Case]] = []
+    for _, sized in groupby(todo, lambda case: case.sample.size):
+        alike = list(sized)
+        parts += [alike[i : i + 64] for i in range(0, len(alike), 64)]
     right: dict[str, list[bool]] = defaultdict(list)
-    for i in range(0, len(todo), 64):
-        part = todo[i : i + 64]
+    for part in parts:
         given = answers(model, maker, [case.sample for case in part], device, attention)
         for case, answer in zip(part, given, strict=True):
             ok = is_right(answer, case)

@@ -24,17 +24,23 @@ CELL = 28  # pixels per merged cell
 
 @dataclass
 class Targets:
-    """Per vision token, in token order. letters: bool [tokens, L]; centre: float [tokens, 2] in 0..1.
+    """Per vision token, in token order. letters: bool [tokens, L]; centre: float [tokens, 2] in 0..1; row and
+    column of its cell: int64 [tokens].
 
     A centre is NaN where no widget covers the cell.
     """
 
     letters: Tensor
     centre: Tensor
+    row: Tensor
+    column: Tensor
 
 
 class DenseHeads(nn.Module):
-    """Linear readers on vision tokens and on final hidden states at picture positions."""
+    """Linear readers on vision tokens and on final hidden states at picture positions.
+
+    rows, columns: cells of the largest picture.
+    """
 
     def __init__(self, config: M3Config, rows: int, columns: int):
         super().__init__()
@@ -54,10 +60,8 @@ class DenseHeads(nn.Module):
             letters,
             pos_weight=torch.full((letters.shape[1],), 4.0, device=vision.device),
         )
-        cells = self.rows * self.columns
-        cell = torch.arange(cells, device=vision.device).repeat(hidden.shape[0] // cells)
-        place = F.cross_entropy(self.row(hidden).float(), cell // self.columns)
-        place = place + F.cross_entropy(self.column(hidden).float(), cell % self.columns)
+        place = F.cross_entropy(self.row(hidden).float(), targets.row)
+        place = place + F.cross_entropy(self.column(hidden).float(), targets.column)
         centre = targets.centre
         known = ~centre[:, :1].isnan()
         misses = F.smooth_l1_loss(

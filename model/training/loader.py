@@ -20,10 +20,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from pilotfish.model.images import resize_frames
 from pilotfish.model.training.heads import CELL, LETTERS
 from pilotfish.model.training.places import Places
 from pilotfish.model.training.samples import Sample, SampleMaker
-from pilotfish.model.training.shards import Episode, read_shard
+from pilotfish.model.training.shards import HEIGHT, WIDTH, Episode, read_shard
 from pilotfish.model.training.texts import TEXT_SHARDS, TextEpisode, read_texts
 
 BUCKETS = (384, 512, 640, 896, 1152, 1536, 2048, 2560, 3072, 3584, 4096, 4608)
@@ -45,11 +46,20 @@ class Origin(NamedTuple):
     sequence: int
 
 
+class Kind(NamedTuple):
+    """What the sequences of a batch share: the length they are padded to at most, the size of pictures."""
+
+    length: int
+    height: int
+    width: int
+
+
 @dataclass
 class Batch:
     """One training step's data; B rows padded to T tokens, F frames, I pictures, C clips, S cells of a frame.
 
-    Rows with pictures come before rows with clips; a row never has both.
+    All frames of a batch have one size, that at which the model sees them. Rows with pictures come before
+    rows with clips; a row never has both.
 
     frames: uint8 [F, height, width, 3]; image_frames: [I, 2] (one frame twice) and clip_frames: [C, 4] into
     frames; letters: bool [F, S, L];
@@ -95,6 +105,7 @@ class Mix:
     correction_share: float = 0.3  # share of draws from the folder of corrections, once it holds any
     edit_share: float = 0.3  # share of draws of shards from the folder of text episodes, once it holds any
     longest: int = BUCKETS[-1]  # tokens of the longest sequence
+    largest: tuple[int, int] = (HEIGHT, WIDTH)  # height and width of the largest pictures, as they are seen
 
     def buckets(self) -> tuple[int, ...]:
         """The lengths that sequences are padded to at most."""
@@ -148,7 +159,7 @@ class Stream:
         self.visit, self.at, self.sequence = 0, 0, 0
         self.shard = ""  # that is being visited; '' before a visit
         self.buckets = data.mix.buckets()
-        self.waiting: dict[int, list[tuple[Origin, Sample]]] = {size: [] for size in self.buckets}
+        self.waiting: dict[Kind, list[tuple[Origin, Sample]]] = {}
         self._episodes: dict[str, Sequence[Episode | TextEpisode]] = {}
         self._bad: set[str] = set()
         if (cursor := data.cursors.get(number)) is not None:
@@ -165,15 +176,25 @@ class Stream:
                 self.at, self.sequence = self.at + 1, self.sequence + 1
                 if (sample := self._sample(origin)) is None:
                     continue
-                size = next((b for b in self.buckets if len(sample.ids) <= b), None)
-                if size is None:
+                kind = self._kind(sample)
+                if kind is None:
                     continue
-                full = self.waiting[size]
+                full = self.waiting.setdefault(kind, [])
                 full.append((origin, sample))
-                if len(full) >= self.data.mix.tokens // size:
-                    self.waiting[size] = []
+                if len(full) >= self.data.mix.tokens // kind.length:
+                    self.waiting[kind] = []
                     yield self._batch(full)
             self.visit, self.at, self.shard = self.visit + 1, 0, ""
+
+    def _kind(self, sample: Sample) -> Kind | None:
+        """What batch a sequence waits for; None for one that is too long, or shows too large a picture. Text
+        goes with small pictures.
+        """
+        length = next((b for b in self.buckets if len(sample.ids) <= b), None)
+        (height, width), most = sample.size or (HEIGHT, WIDTH), self.data.mix.largest
+        if length is None or (sample.size is not None and (height > most[0] or width > most[1])):
+            return None
+        return Kind(length, height, width)
 
     def _batch(self, full: list[tuple[Origin, Sample]]) -> Batch:
         tokenizer = self.maker.tokenizer
@@ -197,9 +218,8 @@ class Stream:
         self.visit, self.at, self.sequence = cursor["visit"], cursor["at"], cursor["sequence"]
         self.shard = cursor["shard"]
         for origin in (Origin(*fields) for fields in cursor["waiting"]):
-            if (sample := self._sample(origin)) is not None:
-                size = next(b for b in self.buckets if len(sample.ids) <= b)
-                self.waiting[size].append((origin, sample))
+            if (sample := self._sample(origin)) is not None and (kind := self._kind(sample)) is not None:
+                self.waiting.setdefault(kind, []).append((origin, sample))
 
     def _visit(self) -> Sequence[Episode | TextEpisode]:
         """The episodes of the shard that is visited; another one is chosen when none is."""
@@ -273,6 +293,9 @@ def collate(samples: list[Sample], pad: int) -> Batch:
     image_frames: list[tuple[int, ...]] = []
     clip_frames: list[tuple[int, ...]] = []
     samples = sorted(samples, key=lambda sample: not sample.is_picture)
+    sizes = {size for sample in samples if (size := sample.size) is not None}
+    if len(sizes) > 1:
+        raise ValueError(f"pictures of the sizes {sorted(sizes)} cannot be in one batch; give those of one")
     for row, sample in enumerate(samples):
         ids[row, : len(sample.ids)] = sample.ids
         weights[row, : len(sample.ids)] = sample.weights
@@ -280,9 +303,10 @@ def collate(samples: list[Sample], pad: int) -> Batch:
         members += [tuple(len(frames) + i for i in clip) for clip in sample.clips]
         for n in sample.frames:
             assert sample.episode is not None
-            frames.append(decode(sample.episode.frames[n]))
-            letters.append(letter_cells(sample.episode, n))
-            centres.append(widget_cells(sample.episode, n))
+            (size,) = sizes
+            frames.append(resize_frames(decode(sample.episode.frames[n])[None], *size)[0])
+            letters.append(letter_cells(sample.episode, n, size))
+            centres.append(widget_cells(sample.episode, n, size))
     return Batch(
         torch.from_numpy(ids),
         torch.from_numpy(weights),
@@ -299,26 +323,31 @@ def decode(png: bytes) -> npt.NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
 
 
-def letter_cells(ep: Episode, frame: int) -> npt.NDArray[np.bool_]:
-    """Which letters have their centre in each merged cell, bool [S, L], cells row by row in token order."""
-    rows, columns = ep.height // CELL, ep.width // CELL
+def letter_cells(ep: Episode, frame: int, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Which letters have their centre in each merged cell, bool [S, L], cells row by row in token order.
+
+    size: height and width in pixels at which the frame is seen.
+    """
+    rows, columns = size[0] // CELL, size[1] // CELL
+    high, wide = CELL * ep.height / size[0], CELL * ep.width / size[1]  # of a cell, in the frame's own pixels
     cells = np.zeros((rows * columns, len(LETTERS)), np.bool_)
     for char, x, y in ep.letters[frame]:
-        column, row = int(x) // CELL, int(y) // CELL
+        column, row = int(x // wide), int(y // high)
         if (i := LETTER_IDS.get(char)) is not None and 0 <= row < rows and 0 <= column < columns:
             cells[row * columns + column, i] = True
     return cells
 
 
-def widget_cells(ep: Episode, frame: int) -> npt.NDArray[np.float32]:
+def widget_cells(ep: Episode, frame: int, size: tuple[int, int]) -> npt.NDArray[np.float32]:
     """Centre (0..1) of the smallest widget under the middle of each cell, float [S, 2]; NaN where there is
-    none."""
-    rows, columns = ep.height // CELL, ep.width // CELL
+    none. size: as of `letter_cells`."""
+    rows, columns = size[0] // CELL, size[1] // CELL
+    high, wide = CELL * ep.height / size[0], CELL * ep.width / size[1]
     out = np.full((rows, columns, 2), np.nan, np.float32)
     by_size = sorted(ep.widgets[frame], key=lambda w: -(w.x1 - w.x0) * (w.y1 - w.y0))
     for w in by_size:
-        c0, c1 = max(0, int(w.x0) // CELL), min(columns - 1, int(w.x1) // CELL)
-        r0, r1 = max(0, int(w.y0) // CELL), min(rows - 1, int(w.y1) // CELL)
+        c0, c1 = max(0, int(w.x0 // wide)), min(columns - 1, int(w.x1 // wide))
+        r0, r1 = max(0, int(w.y0 // high)), min(rows - 1, int(w.y1 // high))
         x, y = w.centre
         out[r0 : r1 + 1, c0 : c1 + 1] = (x / ep.width, y / ep.height)
     return out.reshape(rows * columns, 2)

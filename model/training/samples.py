@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pilotfish.model.chat import ChatFormat, TrainingText
-from pilotfish.model.images import clip_grid
+from pilotfish.model.images import CLIP_RULE, IMAGE_RULE, clip_grid, smart_resize
 from pilotfish.model.protocol import Clip, Message, ToolCall, ToolSpec
 from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.tokenizer import Tokenizer
@@ -101,6 +101,14 @@ class Sample:
     @property
     def is_picture(self) -> bool:
         return bool(self.clips) and len(self.clips[0]) == 2
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width in pixels at which the model sees the pictures; None where there are none."""
+        if self.episode is None or not self.clips:
+            return None
+        rule = IMAGE_RULE if self.is_picture else CLIP_RULE
+        return smart_resize(self.episode.height, self.episode.width, rule)
 
 
 def grid_point(x: float, y: float, width: int, height: int) -> list[int]:

@@ -56,8 +56,8 @@ class Settings:
     sizes: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # of `text` and `vision`, other than nano's
-    width: int = 336
-    height: int = 420
+    width: int = 1008  # pixels of the largest pictures, as the model sees them
+    height: int = 1008
     noise: float = 0.02
     log_every: int = 25
     save_every: float = 120.0  # seconds

@@ -71,7 +71,10 @@ def read_shard(path: Path | str) -> list[Episode]:
             raise ValueError(f"{path} is cut short: its pictures end early; record it again.")
         widgets = [[Widget(*w) for w in frame] for frame in row["widgets"]]
         letters = [list(zip(f["c"], f["xy"][::2], f["xy"][1::2], strict=True)) for f in row["letters"]]
+        size = row.get("size", (WIDTH, HEIGHT))
         episodes.append(
-            Episode(row["task"], row["seed"], row["instruction"], frames, widgets, letters, row["steps"])
+            Episode(
+                row["task"], row["seed"], row["instruction"], frames, widgets, letters, row["steps"], *size
+            )
         )
     return episodes

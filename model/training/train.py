@@ -298,7 +298,7 @@ class Trainer:
                 raise TrainingError(f"{shards} holds no shard after {s.patience:g} s; record some first.")
             time.sleep(0.2)
         shares = (s.question_share, s.text_share, s.copy_share, s.newest_bias, s.correction_share)
-        mix = Mix(s.tokens, *shares, s.edit_share, s.longest)
+        mix = Mix(s.tokens, *shares, s.edit_share, s.longest, (s.height, s.width))
         corrections = Path(s.corrections) if s.corrections else None
         assert self.seed is not None
         data = EpisodeBatches(

@@ -98,9 +98,19 @@ class Trainee(nn.Module):
         out = {"answer": answer, "kl": index_loss.total()}
         if media is not None:
             frames = torch.cat((batch.image_frames[:, 0], batch.clip_frames[:, ::3].flatten()))
+            rows, columns = (side // CELL for side in batch.frames.shape[1:3])
+            if rows > self.heads.rows or columns > self.heads.columns:
+                most = f"{self.heads.columns * CELL}x{self.heads.rows * CELL}"
+                raise ValueError(
+                    f"pictures of {columns * CELL}x{rows * CELL} pixels are larger than those of the heads, "
+                    f"{most}; build it for larger ones"
+                )
+            cell = torch.arange(rows * columns, device=media.device).repeat(len(frames))
             targets = Targets(
                 batch.letters.index_select(0, frames).flatten(0, 1),
                 batch.centre.index_select(0, frames).flatten(0, 1),
+                cell // columns,
+                cell % columns,
             )
             out |= self.heads.loss(media, rows_at(hidden_NE, places.shown), targets)
         return out
@@ -168,8 +178,8 @@ def frame_patches(pixels: Tensor, members: Tensor) -> tuple[Tensor, tuple[int, i
 def build(
     width: int, height: int, device: str, bf16: bool, sizes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Trainee:
-    """A nano, or one of other sizes, with random weights and its heads for frames of this size; router biases
-    stay in fp32.
+    """A nano, or one of other sizes, with random weights and its heads for frames of this size at most;
+    router biases stay in fp32.
     """
     model = M3(sized(nano_config(Tokenizer.from_folder(NANO)), sizes or {}))
     initialise(model)

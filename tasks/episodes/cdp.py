@@ -14,6 +14,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -68,13 +69,43 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class View:
-    """A page's geometry in CSS pixels: what it is laid out for, and the top-left part that is drawn."""
+    """A page's geometry in CSS pixels: what it is laid out for, and the top-left part that is drawn.
+
+    scale: device pixels of a CSS pixel.
+    """
 
     width: int = 336
     height: int = 224
     shown_width: int = 168
     shown_height: int = 210
-    scale: int = 2
+    scale: float = 2
+
+    @classmethod
+    def of(cls, text: str) -> View:
+        """A view all of which is drawn, from its device pixels and scale, such as '1280x800@1.6'.
+
+        Raises `ValueError` for what is no such size, and for one that is no whole number of CSS pixels.
+        """
+        found = re.fullmatch(r"(\d{2,4})x(\d{2,4})@(\d(?:\.\d{1,2})?)", text)
+        scale = float(found[3]) if found else 0.0
+        if found is None or not 1 <= scale <= 4:
+            raise ValueError(f"{text!r} is no size; write it like '1280x800@1.6', with a scale of 1 to 4.")
+        width, height = (round(int(pixels) / scale, 6) for pixels in found.groups()[:2])
+        if not width.is_integer() or not height.is_integer():
+            raise ValueError(
+                f"{text!r} is {width:g}x{height:g} CSS pixels; choose a scale with which both are whole."
+            )
+        return cls(int(width), int(height), int(width), int(height), scale)
+
+    @property
+    def pixel_width(self) -> int:
+        """Device pixels of a frame."""
+        return round(self.shown_width * self.scale)
+
+    @property
+    def pixel_height(self) -> int:
+        """Device pixels of a frame."""
+        return round(self.shown_height * self.scale)
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from pilotfish.tasks.episodes.catalog import make_scene
 from pilotfish.tasks.episodes.cdp import PageError
 from pilotfish.tasks.episodes.expert_tools import EXPERTS, REMEMBERING
 from pilotfish.tasks.episodes.pages import Action, MiniWob, Screen, Unreachable
-from pilotfish.tasks.episodes.play import MAX_STEPS, Options, add_frame, augmentation, reached, record
+from pilotfish.tasks.episodes.play import MAX_STEPS, Options, add_frame, augmentation, begun, reached, record
 from pilotfish.tasks.episodes.shards import Episode
 from pilotfish.tasks.episodes.steps import Expert, Step
 from pilotfish.tasks.episodes.teacher import Lost, Teacher, agrees
@@ -114,7 +114,7 @@ class Play:
         theirs = self._is_students()
         if theirs:
             action = await self.student.answers()
-            right = action is not None and agrees(action, meant)
+            right = action is not None and agrees(action, meant, self.screen.view)
             self.tally.steps += 1
             self.tally.right += right
             if not right:
@@ -174,7 +174,7 @@ async def correct_miniwob(
     screen.rng = random.Random(f"{task}:{seed}")
     style = augmentation(screen.rng) if options.augment else ""
     await web.start(screen, task, seed, style)
-    episode = Episode(task, seed, " ".join(screen.utterance.split()), success=False)
+    episode = begun(screen, task, seed, " ".join(screen.utterance.split()))
     remembers, ends = task in REMEMBERING, "WOB_DONE_GLOBAL"
     play = Play(screen, EXPERTS[task], episode, student, mixture, screen.rng, remembers, ends)
     try:
@@ -192,7 +192,7 @@ async def correct_scene(
     little."""
     scene = make_scene(seed, task)
     screen.rng = random.Random(f"scene:{seed}")
-    episode = Episode(scene.task, seed, scene.instruction, success=False)
+    episode = begun(screen, scene.task, seed, scene.instruction)
     remembers = scene.remembers
     play = Play(
         screen, scene.expert, episode, student, mixture, screen.rng, remembers=remembers, ends="false"

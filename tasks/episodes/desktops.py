@@ -153,7 +153,8 @@ class Desktop(Draft):
 def show(task: str, seed: int, desktop: Desktop, instruction: str, ended: str, expert: Expert) -> Scene:
     """The scene of a finished desktop."""
     html = desktop.document(ended)
-    return Scene(task, seed, instruction, html, unless_done(expert), desktop.needed, remembers=False)
+    needed, now_done = desktop.needed, unless_done(expert)
+    return Scene(task, seed, instruction, html, now_done, needed, remembers=False, framed=False)
 
 
 async def focus(s: Screen, window: str, place: str) -> Steps:

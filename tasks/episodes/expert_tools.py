@@ -78,7 +78,7 @@ def point(x: float, y: float) -> Target:
 def middle(target: Target) -> Target:
     """The same target with its point in the middle of its box, where a drag is to begin or end."""
     x0, y0, x1, y1 = target.box
-    return Target(target.box, (x0 + x1) / 2, (y0 + y1) / 2)
+    return Target(target.box, (x0 + x1) / 2, (y0 + y1) / 2, target.view)
 
 
 async def fill(s: Screen, field: str, text: str) -> Steps:

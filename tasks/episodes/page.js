@@ -2,7 +2,7 @@
 // Boxes are [x0, y0, x1, y1] in CSS pixels of the viewport; `labels` gives device pixels.
 (() => {
   if (window.__pf) return;
-  const REGION_WIDTH = 168, REGION_HEIGHT = 210, SCALE = 2;
+  const [REGION_WIDTH, REGION_HEIGHT, SCALE] = window.__pfView;
   const PAGE_CHROME = '#sync-task-cover,#reward-display,#click-canvas';
   let state = 1, drawn = 0, marked = null;
 
@@ -183,7 +183,7 @@
       Math.round(b[0] * SCALE), Math.round(b[1] * SCALE), Math.round(b[2] * SCALE), Math.round(b[3] * SCALE)]);
     const letter = (c, x, y) => { chars.push(c); xy.push(Math.round(x * SCALE), Math.round(y * SCALE)); };
     const kinds = new Map();
-    for (const el of document.body ? all('body *') : []) {
+    for (const el of document.body ? all('body *,#pf-around *') : []) {
       if (el.closest(PAGE_CHROME) && el !== cover) continue;
       if (/^(SCRIPT|STYLE|BR|OPTGROUP)$/.test(el.tagName)) continue;
       const kind = kindOf(el);
@@ -200,9 +200,13 @@
             if (cx > b[0] && cx < b[2] && cy > b[1] && cy < b[3]) letter(c, cx, cy);
       }
     }
-    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     const range = document.createRange();
-    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const texts = [document.body, ...all('#pf-around')].flatMap((root) => {
+      const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) found.push(walker.currentNode);
+      return found;
+    });
+    for (const node of texts) {
       const text = node.data, parent = node.parentElement;
       if (!text.trim() || !parent || /^(SCRIPT|STYLE|TEXTAREA|NOSCRIPT)$/.test(parent.tagName)) continue;
       if (parent.closest('#reward-display')) continue;
@@ -222,16 +226,19 @@
             const hit = document.elementFromPoint(x, (b[1] + b[3]) / 2);
             return !!hit && (hit === parent || parent.contains(hit) || hit.contains(parent) || related(parent, hit));
           };
-          if (shown((b[0] + b[2]) / 2)) {
+          const open = line.words.filter((word) => shown((Math.max(word.x0, b[0]) + Math.min(word.x1, b[2])) / 2));
+          const whole = open.length === line.words.length;
+          if (open.length) {
             for (const [c, x, y] of line.letters)
-              if (x > clip[0] && x < clip[2] && y > clip[1] && y < clip[3]) letter(c, x, y);
+              if (x > clip[0] && x < clip[2] && y > clip[1] && y < clip[3] &&
+                (whole || open.some((word) => x > word.x0 && x < word.x1))) letter(c, x, y);
             let el = parent;
             while (el && !kinds.has(el) && el !== document.body) el = el.parentElement;
             const words = clean(line.text);
             if (words && (!kinds.has(el) || kinds.get(el) === 'label') && line.y0 > clip[1] - 2 && line.y1 < clip[3] + 2) {
-              push(words, 'text', b);
+              if (whole) push(words, 'text', b);
               if (line.words.length > 1)
-                for (const word of line.words) {
+                for (const word of open) {
                   const box = intersect([word.x0, line.y0, word.x1, line.y1], clip);
                   if (box) push(word.text, 'word', box);
                 }

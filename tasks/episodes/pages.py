@@ -1,7 +1,7 @@
 """A page an episode is played on: geometry, MiniWoB++ and procedural starts, actions, labels.
 
-Coordinates of actions are M3's grid (0..1000 of the 336 x 420 device pixels that the model sees); the page
-itself works in CSS pixels, at device scale 2.
+Coordinates of actions are M3's grid (0..1000 of the device pixels of a frame); the page itself works in CSS
+pixels. `VIEW` is that of MiniWoB++, 336 x 420 at device scale 2.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from pilotfish.tasks.episodes.cdp import BrowserError, Page, View
 from pilotfish.tasks.episodes.keys import MODIFIERS, key_events
 
 VIEW = View()
-FRAME_WIDTH = VIEW.shown_width * VIEW.scale
-FRAME_HEIGHT = VIEW.shown_height * VIEW.scale
 WHEEL_STEP = 53.0  # CSS pixels a wheel click scrolls in Chromium on X11
 WAIT_S = 0.4  # what a `wait` takes here, whatever its duration: these pages need no longer
-SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 TRAIN_SEEDS = range(900_000)
 VALIDATION_SEEDS = range(900_000, 1_000_000)
@@ -67,33 +65,47 @@ def check_task(task: str, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Something to click: its visible box and a point inside it that reaches it, in CSS pixels."""
+    """Something to click: its visible box and a point inside it that reaches it, in CSS pixels of a view."""
 
     box: Box
     x: float
     y: float
+    view: View = VIEW
 
     @property
     def grid(self) -> list[int]:
         """The point on the model's grid."""
-        return grid_point(self.x, self.y)
+        return grid_point(self.x, self.y, self.view)
 
     @property
     def device_box(self) -> list[int]:
         """The box in device pixels of the frame."""
-        return [round(v * VIEW.scale) for v in self.box]
+        return [round(v * self.view.scale) for v in self.box]
 
 
-def grid_point(x: float, y: float) -> list[int]:
+def script_for(view: View) -> str:
+    """What runs first in every document that is shown in a view."""
+    return f"window.__pfView={json.dumps([view.shown_width, view.shown_height, view.scale])};{_SCRIPT}"
+
+
+SCRIPT = script_for(VIEW)
+
+
+def grid_point(x: float, y: float, view: View = VIEW) -> list[int]:
     """A point in CSS pixels on the model's grid."""
-    scale = VIEW.scale
-    return [to_grid(int(x * scale), FRAME_WIDTH), to_grid(int(y * scale), FRAME_HEIGHT)]
+    scale = view.scale
+    return [to_grid(int(x * scale), view.pixel_width), to_grid(int(y * scale), view.pixel_height)]
 
 
-def css_point(grid: list[int]) -> tuple[float, float]:
+def pixel_point(grid: list[int], view: View = VIEW) -> tuple[int, int]:
+    """The device pixel that a grid point names."""
+    return from_grid(grid[0], view.pixel_width), from_grid(grid[1], view.pixel_height)
+
+
+def css_point(grid: list[int], view: View = VIEW) -> tuple[float, float]:
     """The CSS position of the device pixel that a grid point names."""
-    x, y = from_grid(grid[0], FRAME_WIDTH), from_grid(grid[1], FRAME_HEIGHT)
-    return x / VIEW.scale, y / VIEW.scale
+    x, y = pixel_point(grid, view)
+    return x / view.scale, y / view.scale
 
 
 @dataclass
@@ -109,9 +121,10 @@ class Frame:
 class Screen:
     """A page with a mouse and a keyboard, as an expert sees it."""
 
-    def __init__(self, page: Page, rng: random.Random) -> None:
+    def __init__(self, page: Page, rng: random.Random, view: View = VIEW) -> None:
         self.page = page
         self.rng = rng
+        self.view = view
         self.utterance = ""
         self.fields: dict[str, Any] = {}
         self._held = 0
@@ -128,7 +141,7 @@ class Screen:
         if not found:
             raise Unreachable(f"nothing visible for {expression}")
         x0, y0, x1, y1 = found["box"]
-        return Target((x0, y0, x1, y1), found["x"], found["y"])
+        return Target((x0, y0, x1, y1), found["x"], found["y"], self.view)
 
     async def capture(self) -> Frame:
         """The screen as it is, with its labels."""
@@ -153,7 +166,7 @@ class Screen:
             case "double_click":
                 await self._click(action["coordinate"], 2)
             case "mouse_move":
-                self.move(*css_point(action["coordinate"]))
+                self.move(*css_point(action["coordinate"], self.view))
                 await self.page.draw()
             case "left_click_drag":
                 await self._drag(action["start_coordinate"], action["coordinate"])
@@ -174,10 +187,11 @@ class Screen:
 
     async def reset_mouse(self) -> None:
         """Put the pointer somewhere: mostly outside the region, sometimes over the page."""
-        if self.rng.random() < 0.6:
+        view = self.view
+        if self.rng.random() < 0.6 and view == VIEW:
             x, y = 240.0, 218.0
         else:
-            x, y = self.rng.uniform(0, VIEW.shown_width), self.rng.uniform(0, VIEW.shown_height)
+            x, y = self.rng.uniform(0, view.shown_width), self.rng.uniform(0, view.shown_height)
         self.move(x, y)
 
     def move(self, x: float, y: float, buttons: int = 0) -> None:
@@ -199,7 +213,7 @@ class Screen:
         return future
 
     async def _click(self, grid: list[int], count: int, held: str = "") -> None:
-        x, y = css_point(grid)
+        x, y = css_point(grid, self.view)
         self._held = MODIFIERS[held][0] if held else 0
         self.move(x, y)
         future = None
@@ -213,8 +227,8 @@ class Screen:
             await self._taken(future)
 
     async def _drag(self, start: list[int], end: list[int]) -> None:
-        x0, y0 = css_point(start)
-        x1, y1 = css_point(end)
+        x0, y0 = css_point(start, self.view)
+        x1, y1 = css_point(end, self.view)
         self.move(x0, y0)
         await self._taken(self._mouse_event("mousePressed", x0, y0, "left", 1, 1))
         steps = 6
@@ -224,7 +238,7 @@ class Screen:
         await self._taken(self._mouse_event("mouseReleased", x1, y1, "left", 0, 1))
 
     async def _scroll(self, action: Action) -> None:
-        x, y = css_point(action["coordinate"])
+        x, y = css_point(action["coordinate"], self.view)
         amount = WHEEL_STEP * action.get("scroll_amount", 1)
         dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[action["scroll_direction"]]
         params = {"type": "mouseWheel", "x": x, "y": y, "deltaX": dx * amount, "deltaY": dy * amount}
@@ -250,10 +264,10 @@ class Screen:
     async def blank_point(self) -> list[int] | None:
         """A random grid point where a click does nothing, or None when ten tries found none."""
         for _ in range(10):
-            x = self.rng.uniform(2, VIEW.shown_width - 12)
-            y = self.rng.uniform(60, VIEW.shown_height - 3)
+            x = self.rng.uniform(2, self.view.shown_width - 12)
+            y = self.rng.uniform(60, self.view.shown_height - 3)
             if await self.js(f"pf.blank({x:.1f},{y:.1f})"):
-                return grid_point(x, y)
+                return grid_point(x, y, self.view)
         return None
 
 

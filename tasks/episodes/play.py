@@ -62,6 +62,12 @@ class Options:
     watched: float = 0.0
 
 
+def begun(screen: Screen, task: str, seed: int, instruction: str) -> Episode:
+    """An episode of which nothing is recorded yet."""
+    size = screen.view.pixel_width, screen.view.pixel_height
+    return Episode(task, seed, instruction, success=False, width=size[0], height=size[1])
+
+
 def add_frame(episode: Episode, frame: Frame) -> int:
     """Append a frame with its labels; returns its index."""
     episode.frames.append(frame.png)
@@ -128,7 +134,7 @@ async def play_miniwob(
     screen.rng = random.Random(f"{task}:{seed}")
     style = augmentation(screen.rng) if options.augment else ""
     await web.start(screen, task, seed, style, fresh)
-    episode = Episode(task, seed, screen.utterance, success=False)
+    episode = begun(screen, task, seed, screen.utterance)
     try:
         await follow(screen, EXPERTS[task], episode, options, slips=task in FORGIVING)
     except (Unreachable, PageError):
@@ -141,7 +147,7 @@ async def play_scene(screen: Screen, seed: int, options: Options, task: str | No
     """Play one procedural page; the page itself says whether its goal is reached."""
     scene = make_scene(seed, task)
     screen.rng = random.Random(f"scene:{seed}")
-    episode = Episode(scene.task, seed, scene.instruction, success=False)
+    episode = begun(screen, scene.task, seed, scene.instruction)
     try:
         await scene.show(screen)
         await follow(screen, scene.expert, episode, options, slips=True)

@@ -10,7 +10,8 @@ import json
 import random
 from dataclasses import dataclass
 
-from pilotfish.tasks.episodes.pages import Screen, Unreachable
+from pilotfish.tasks.episodes.pages import VIEW, Screen, Unreachable
+from pilotfish.tasks.episodes.stages import Stage
 from pilotfish.tasks.episodes.steps import Expert
 from pilotfish.tasks.episodes.widgets import Draft, escape, palette
 
@@ -55,6 +56,7 @@ class Scene:
     """A page with its task: the whole document, and the ids that must be visible at the start.
 
     remembers: the expert must not be asked anew in the midst of the task (see `expert_tools.expert`).
+    flows: its blocks flow, so that it may be wider. framed: on a larger screen it is a window's content.
     """
 
     task: str
@@ -64,11 +66,20 @@ class Scene:
     expert: Expert
     needed: list[str]
     remembers: bool = True
+    flows: bool = False
+    framed: bool = True
 
     async def show(self, screen: Screen) -> None:
         """Put the page on the screen in place of whatever was there; `Unreachable` if it shows too little."""
+        html = self.html
+        if screen.view != VIEW:
+            rng = random.Random(f"stage:{self.task}:{self.seed}")
+            stage = Stage(
+                rng, screen.view, f"{self.instruction} {html}", flows=self.flows, framed=self.framed
+            )
+            html = html.replace("<body>", f"{stage.html()}<body>", 1)
         await screen.page.evaluate(
-            f"(()=>{{window.__pfGiveUp=null;document.open();document.write({json.dumps(self.html)});document.close();"
+            f"(()=>{{window.__pfGiveUp=null;document.open();document.write({json.dumps(html)});document.close();"
             f"document.activeElement?.blur?.();__pf.seed({self.seed * 7919 + 1});scrollTo(0,0)}})()"
         )
         await screen.reset_mouse()
@@ -79,7 +90,8 @@ class Scene:
 
 def compose(task: str, seed: int, draft: Draft, instruction: str, expert: Expert) -> Scene:
     """The scene of a finished draft."""
-    return Scene(task, seed, instruction, document(draft, instruction), expert, draft.needed)
+    page = document(draft, instruction)
+    return Scene(task, seed, instruction, page, expert, draft.needed, flows=True)
 
 
 def document(draft: Draft, instruction: str) -> str:

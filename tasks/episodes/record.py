@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import os
 import random
@@ -26,26 +25,31 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pilotfish.tasks.episodes.catalog import SCENES
-from pilotfish.tasks.episodes.cdp import FLAGS, Browser, BrowserError, browser_environment, die_with_parent
+from pilotfish.tasks.episodes.cdp import (
+    FLAGS,
+    Browser,
+    BrowserError,
+    browser_environment,
+    die_with_parent,
+)
 from pilotfish.tasks.episodes.counts import Count, Totals
-from pilotfish.tasks.episodes.experts import EXPERTS
+from pilotfish.tasks.episodes.mixes import SCENE_TASK, Size, read_mix, read_sizes
 from pilotfish.tasks.episodes.pages import (
-    SCRIPT,
     TRAIN_SEEDS,
     VALIDATION_SEEDS,
     VIEW,
     MiniWob,
     Screen,
-    check_task,
+    script_for,
 )
 from pilotfish.tasks.episodes.play import RELOADED, Options, play_miniwob, play_scene
 from pilotfish.tasks.episodes.shards import Episode, write_shard
 
 EPISODES_PER_BROWSER = 3000  # a fresh browser now and then keeps memory bounded
+EPISODES_PER_SIZE = 400  # where screens have several sizes: a browser has one
 RUNS_PER_LOAD = 8  # episodes of one task played before its page is loaded anew
 EPISODE_TIMEOUT_S = 20.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end a recorder
-SCENE_TASK = "procedural"
 
 
 @dataclass(frozen=True)
@@ -63,37 +67,7 @@ class Settings:
     max_shards: int
     seeds: range
     options: Options
-
-
-def default_mix() -> dict[str, float]:
-    """Every task with an expert once, and as many procedural pages as MiniWoB++ episodes."""
-    mix = dict.fromkeys(EXPERTS, 1.0)
-    mix[SCENE_TASK] = float(len(mix))
-    return mix
-
-
-def read_mix(path: Path | None) -> dict[str, float]:
-    """Task weights from a JSON object; raises `ValueError` for unknown or held-out tasks."""
-    if path is None:
-        return default_mix()
-    try:
-        mix = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"The mix {path} cannot be read ({error}); write a JSON object of task: weight."
-        ) from error
-    if not isinstance(mix, dict) or not mix:
-        raise ValueError(f"The mix {path} is no JSON object of task: weight.")
-    for task, weight in mix.items():
-        known = task == SCENE_TASK or task in SCENES or task in EXPERTS
-        if not known:
-            check_task(task, 0)
-            raise ValueError(f"The mix names {task!r}, for which there is no expert.")
-        if not isinstance(weight, int | float) or weight < 0:
-            raise ValueError(f"The weight of {task!r} is {weight!r}; use a number of at least 0.")
-    if not any(mix.values()):
-        raise ValueError(f"Every weight in {path} is 0; give at least one task a weight.")
-    return {task: float(weight) for task, weight in mix.items()}
+    sizes: tuple[Size, ...] = ()
 
 
 class Worker:
@@ -108,6 +82,8 @@ class Worker:
         self._settings = settings
         self._report = report
         self._rng = random.Random(f"{settings.seed}:{number}")
+        self._sizes_rng = random.Random(f"sizes:{settings.seed}:{number}")
+        self._view, self._mix = VIEW, settings.mix
         self._web = MiniWob(settings.miniwob)
         self._episodes: list[Episode] = []
         self._shards = 0
@@ -133,13 +109,14 @@ class Worker:
     async def _one_browser(self) -> None:
         settings = self._settings
         environment = browser_environment(settings.bundle)
+        self._choose_size()
         try:
-            browser = await Browser.launch(settings.browser, (*FLAGS, *VIEW.flags), environment)
+            browser = await Browser.launch(settings.browser, (*FLAGS, *self._view.flags), environment)
         except BrowserError as error:
             self._report.send({"error": str(error)})
             await asyncio.sleep(1)
             return
-        left = [EPISODES_PER_BROWSER]
+        left = [EPISODES_PER_SIZE if settings.sizes else EPISODES_PER_BROWSER]
         try:
             pages = [self._one_page(browser, left) for _ in range(settings.pages)]
             results = await asyncio.gather(*pages, return_exceptions=True)
@@ -153,8 +130,8 @@ class Worker:
 
     async def _one_page(self, browser: Browser, left: list[int]) -> None:
         try:
-            page = await browser.page(VIEW, SCRIPT)
-            screen = Screen(page, self._rng)
+            page = await browser.page(self._view, script_for(self._view))
+            screen = Screen(page, self._rng, self._view)
             while left[0] > 0 and not self._stop and browser.alive:
                 await self._wait_for_room()
                 task = self._choose()
@@ -179,8 +156,19 @@ class Worker:
         return await play_miniwob(screen, self._web, task, seed, self._settings.options, fresh=fresh)
 
     def _choose(self) -> str:
-        mix = self._settings.mix
-        return self._rng.choices(list(mix), list(mix.values()))[0]
+        return self._rng.choices(list(self._mix), list(self._mix.values()))[0]
+
+    def _choose_size(self) -> None:
+        """That of the next browser, and what is played on it."""
+        settings = self._settings
+        self._view, self._mix = VIEW, settings.mix
+        if settings.sizes:
+            left = max(0.0, 1 - sum(size.share for size in settings.sizes))
+            shares = [left, *(size.share for size in settings.sizes)]
+            chosen = self._sizes_rng.choices([None, *settings.sizes], shares)[0]
+            if chosen is not None:
+                self._view = chosen.view
+                self._mix = {task: w for task, w in settings.mix.items() if chosen.takes(task)}
 
     async def _wait_for_room(self) -> None:
         while self._settings.max_shards and not self._stop:
@@ -339,8 +327,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="no augmentation and no slips")
 
 
-def settings_of(given: argparse.Namespace, options: Options) -> Settings:
-    """The settings of a command line; raises `ValueError` with a sentence for what is missing or wrong."""
+def settings_of(given: argparse.Namespace, options: Options, *, sized: bool = False) -> Settings:
+    """The settings of a command line; raises `ValueError` with a sentence for what is missing or wrong.
+
+    sized: whether the mix's other sizes of screens are recorded too.
+    """
     browser = given.browser or (
         str(given.bundle / "browser" / "chromium-headless-shell") if given.bundle else None
     )
@@ -363,6 +354,7 @@ def settings_of(given: argparse.Namespace, options: Options) -> Settings:
         max_shards=given.max_shards,
         seeds=VALIDATION_SEEDS if given.validation else TRAIN_SEEDS,
         options=options,
+        sizes=read_sizes(given.mix) if sized else (),
     )
 
 
@@ -375,7 +367,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     try:
-        settings = settings_of(given, Options(augment=not given.plain, watched=given.watched))
+        settings = settings_of(given, Options(augment=not given.plain, watched=given.watched), sized=True)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

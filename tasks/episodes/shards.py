@@ -3,7 +3,8 @@
     b"PFSHARD1" | uint64 little-endian: length of the index | index (JSON, UTF-8) | blob
 
 The index is `{"episodes": [...]}`. Each episode has the fields of `Episode`, except that `frames` are
-`[offset, length]` of PNG files in the blob and `letters` of a frame are `{"c": string, "xy": [x, y, ...]}`.
+`[offset, length]` of PNG files in the blob, `letters` of a frame are `{"c": string, "xy": [x, y, ...]}`, and
+`size` is the width and height; without it they are 336 and 420.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Letter = tuple[str, int, int]
 
 @dataclass
 class Episode:
-    """One recorded episode. Pixels are device pixels of the 336 x 420 frame.
+    """One recorded episode. Pixels are device pixels of a frame, which is `width` x `height`.
 
     frames: PNG files; the frame a step names is the settled screen before that step.
     widgets: per frame `(text, kind, x0, y0, x1, y1)` of what can be clicked or read.
@@ -41,6 +42,8 @@ class Episode:
     widgets: list[list[Widget]] = field(default_factory=list)
     letters: list[list[Letter]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    width: int = 336
+    height: int = 420
 
 
 def write_shard(path: Path, episodes: Sequence[Episode]) -> None:
@@ -66,6 +69,7 @@ def write_shard(path: Path, episodes: Sequence[Episode]) -> None:
                 "widgets": episode.widgets,
                 "letters": letters,
                 "steps": episode.steps,
+                "size": [episode.width, episode.height],
             }
         )
     index = json.dumps({"episodes": rows}, ensure_ascii=False, separators=(",", ":")).encode()
@@ -104,6 +108,7 @@ def read_shard(path: Path | str) -> list[Episode]:
         widgets: list[list[Widget]] = [
             [(w[0], w[1], w[2], w[3], w[4], w[5]) for w in frame] for frame in row["widgets"]
         ]
+        width, height = row.get("size", (336, 420))
         episodes.append(
             Episode(
                 task=row["task"],
@@ -114,6 +119,8 @@ def read_shard(path: Path | str) -> list[Episode]:
                 widgets=widgets,
                 letters=letters,
                 steps=row["steps"],
+                width=width,
+                height=height,
             )
         )
     return episodes

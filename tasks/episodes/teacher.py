@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import cast
 
-from pilotfish.tasks.episodes.cdp import PageError
-from pilotfish.tasks.episodes.pages import FRAME_HEIGHT, FRAME_WIDTH, Action, Screen, Unreachable, from_grid
+from pilotfish.tasks.episodes.cdp import PageError, View
+from pilotfish.tasks.episodes.pages import VIEW, Action, Screen, Unreachable, css_point, pixel_point
 from pilotfish.tasks.episodes.steps import Expert, Step
 
 NEAR_PX = 12  # how far the end of a drag may be from the expert's, in device pixels of the frame
@@ -33,14 +33,14 @@ class Teacher:
     async def ask(self) -> Step | None:
         """The step to take now; None when the expert has nothing more to do. Raises `Lost`."""
         try:
-            if self._meant is not None and not await self._screen.js(f"pf.same({_place(self._meant)})"):
+            if self._meant is not None and not await self._screen.js(f"pf.same({self._place(self._meant)})"):
                 await self.close()
             if self._meant is None:
                 if self._steps is None:
                     self._steps = cast(AsyncGenerator[Step], self._expert(self._screen))
                 self._meant = await anext(self._steps, None)
                 if self._meant is not None:
-                    await self._screen.js(f"pf.mark({_place(self._meant)})")
+                    await self._screen.js(f"pf.mark({self._place(self._meant)})")
         except LOST as error:
             raise Lost(str(error)) from error
         return self._meant
@@ -60,21 +60,16 @@ class Teacher:
             await self._steps.aclose()
         self._steps = self._meant = None
 
-
-def _place(step: Step) -> str:
-    """JavaScript arguments for where a step acts, in CSS pixels; none where it acts on what has the focus."""
-    point = step.action.get("start_coordinate") or step.action.get("coordinate")
-    if point is None:
-        return ""
-    x, y = _pixel(point)
-    return f"{x / 2},{y / 2}"
-
-
-def _pixel(point: list[int]) -> tuple[int, int]:
-    return from_grid(point[0], FRAME_WIDTH), from_grid(point[1], FRAME_HEIGHT)
+    def _place(self, step: Step) -> str:
+        """JavaScript arguments for where a step acts, in CSS pixels; none where it acts on the focus."""
+        point = step.action.get("start_coordinate") or step.action.get("coordinate")
+        if point is None:
+            return ""
+        x, y = css_point(point, self._screen.view)
+        return f"{x},{y}"
 
 
-def agrees(action: Action, step: Step) -> bool:
+def agrees(action: Action, step: Step, view: View = VIEW) -> bool:
     """Whether an action does what an expert's step means: the same kind, inside its box, the same text."""
     meant = step.action
     if action.get("action") != meant["action"] or action.get("text") != meant.get("text"):
@@ -84,17 +79,17 @@ def agrees(action: Action, step: Step) -> bool:
     begin = "start_coordinate" if "start_coordinate" in meant else "coordinate"
     if begin not in meant:
         return True
-    if begin not in action or not _inside(action[begin], step):
+    if begin not in action or not _inside(action[begin], step, view):
         return False
     if begin == "coordinate":
         return True
     if "coordinate" not in action:
         return False
-    ends = zip(_pixel(action["coordinate"]), _pixel(meant["coordinate"]), strict=True)
+    ends = zip(*(pixel_point(done["coordinate"], view) for done in (action, meant)), strict=True)
     return all(abs(a - b) <= NEAR_PX for a, b in ends)
 
 
-def _inside(point: list[int], step: Step) -> bool:
-    x, y = _pixel(point)
-    x0, y0, x1, y1 = step.box or (0, 0, FRAME_WIDTH, FRAME_HEIGHT)
+def _inside(point: list[int], step: Step, view: View) -> bool:
+    x, y = pixel_point(point, view)
+    x0, y0, x1, y1 = step.box or (0, 0, view.pixel_width, view.pixel_height)
     return x0 <= x <= x1 and y0 <= y <= y1

@@ -18,10 +18,19 @@ from pilotfish.model.images import clip_patches as reference_patches
 from pilotfish.model.protocol import Clip, Message, ToolCall
 from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.training import train, trainee
-from pilotfish.model.training.loader import BUCKETS, collate, letter_cells, widget_cells
+from pilotfish.model.training.heads import LETTERS
+from pilotfish.model.training.loader import (
+    BUCKETS,
+    Batch,
+    EpisodeBatches,
+    Mix,
+    collate,
+    letter_cells,
+    widget_cells,
+)
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.training.samples import WORDS_PATH, SampleMaker, grid_point, unambiguous
+from pilotfish.model.training.samples import WORDS_PATH, Sample, SampleMaker, grid_point, unambiguous
 from pilotfish.model.training.shards import Episode, Widget, read_shard
 from pilotfish.tasks.episodes import shards as recorder_shards
 from pilotfish.tools.base import Screen, tool_schema
@@ -251,11 +260,87 @@ def test_cells_hold_their_letters_and_widgets() -> None:
     ep = Episode(
         "t", 0, "", [b""], [[Widget("ok", "button", 28, 56, 84, 84)]], [[("o", 30, 60), ("é", 1, 1)]]
     )
-    letters, centres = letter_cells(ep, 0), widget_cells(ep, 0)
+    size = ep.height, ep.width
+    letters, centres = letter_cells(ep, 0, size), widget_cells(ep, 0, size)
     assert letters.sum() == 1
     assert letters[2 * 12 + 1].any()
     np.testing.assert_allclose(centres[2 * 12 + 1], (56 / 336, 70 / 420))
     assert np.isnan(centres[0]).all()
+
+
+def test_cells_of_a_large_screen_are_those_of_the_picture_that_is_seen() -> None:
+    """1280x800 pixels are seen as 980x588, 35 cells in a row of 36.6 pixels each."""
+    widgets = [Widget("ok", "button", 1240, 780, 1279, 799)]
+    ep = Episode("t", 0, "", [b""], [widgets], [[("o", 1260, 790), ("k", 37, 1)]], [], 1280, 800)
+    sample = Sample(np.zeros(1, np.int32), np.zeros(1, np.float32), ep, [0], [(0, 0, 0, 0)])
+    assert sample.size == (588, 980)
+    letters, centres = letter_cells(ep, 0, sample.size), widget_cells(ep, 0, sample.size)
+    assert letters.shape == (21 * 35, len(LETTERS))
+    assert [tuple(divmod(cell, 35)) for cell in letters.any(1).nonzero()[0]] == [(0, 1), (20, 34)]
+    np.testing.assert_allclose(centres[-1], (1259.5 / 1280, 789.5 / 800))
+    assert np.isfinite(centres).all(1).nonzero()[0].tolist() == [20 * 35 + 33, 20 * 35 + 34]
+
+
+@pytest.fixture
+def sized_shards(tmp_path: Path) -> Path:
+    """Half of the episodes on a screen of 336x420, half on one of 800x600, which is seen as 812x588 in clips
+    and as 756x560 in pictures."""
+    episodes = [drawn_episode(seed, 2) for seed in range(12)]
+    for ep in episodes[::2]:
+        ep.width, ep.height = 800, 600
+        for n, png in enumerate(ep.frames):
+            wide = Image.new("RGB", (800, 600), "white")
+            wide.paste(Image.open(io.BytesIO(png)), (0, 0))
+            file = io.BytesIO()
+            wide.save(file, "PNG")
+            ep.frames[n] = file.getvalue()
+    recorder_shards.write_shard(tmp_path / "shard-0-0.bin", episodes)
+    return tmp_path
+
+
+def test_screens_of_several_sizes_train_together(sized_shards: Path, maker: SampleMaker) -> None:
+    mix = Mix(tokens=6_000, question_share=0.5, text_share=0.1, copy_share=0.1, largest=(1008, 1008))
+    stream = iter(EpisodeBatches(sized_shards, NANO, mix, 3))
+    seen: dict[tuple[int, ...], list[Batch]] = {}
+    for _ in range(40):
+        batch = next(stream)
+        seen.setdefault(tuple(batch.frames.shape[1:3]), []).append(batch)
+    assert {(420, 336), (588, 812), (560, 756)} == seen.keys() - {(28, 28)}
+    for (height, width), batches in seen.items():
+        cells = (height // 28) * (width // 28)
+        for batch in batches:
+            if not len(batch.frames):
+                continue
+            placed = ((batch.ids == maker.tokenizer.image_id) | (batch.ids == maker.tokenizer.video_id)).sum()
+            assert placed == cells * (len(batch.image_frames) + 2 * len(batch.clip_frames))
+            assert batch.letters.shape[1] == batch.centre.shape[1] == cells
+            assert batch.letters.any(2).sum() > 0
+    chosen = [batches[0] for size, batches in seen.items() if size != (28, 28)]
+    cursor = chosen[-1].cursor
+    behind = iter(EpisodeBatches(sized_shards, NANO, mix, 3, cursors={0: cursor}))
+    again = iter(EpisodeBatches(sized_shards, NANO, mix, 3))
+    while next(again).cursor != cursor:
+        pass
+    for _ in range(8):
+        expected, found = next(again), next(behind)
+        assert torch.equal(found.ids, expected.ids)
+        assert torch.equal(found.frames, expected.frames)
+    torch.manual_seed(0)
+    sizes = {"text": {"num_hidden_layers": 4}, "vision": {"num_hidden_layers": 1}}
+    learner = trainee.build(1008, 1008, "cpu", False, sizes)
+    for batch in chosen:
+        losses = learner.losses(batch, 0.0)
+        assert all(bool(value.isfinite()) for value in losses.values())
+        assert float(losses["place"].detach()) > 0
+    small = trainee.build(336, 420, "cpu", False, sizes)
+    with pytest.raises(ValueError, match="larger than those of the heads, 336x420"):
+        small.losses(next(batch for batch in chosen if batch.frames.shape[2] > 336), 0.0)
+
+
+def test_pictures_too_large_for_the_heads_are_left_out(sized_shards: Path) -> None:
+    mix = Mix(tokens=6_000, question_share=0.5, text_share=0.0, copy_share=0.0)
+    stream = iter(EpisodeBatches(sized_shards, NANO, mix, 3))
+    assert {tuple(next(stream).frames.shape[1:3]) for _ in range(12)} == {(420, 336)}
 
 
 def test_matrices_and_the_rest_are_told_apart() -> None:

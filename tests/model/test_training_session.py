@@ -46,7 +46,7 @@ TINY |= {"seconds": 1e6, "warmup": 2, "log_every": 2, "width": 84, "height": 56,
 
 def drawn(seed: int) -> Episode:
     draw = random.Random(seed)
-    episode = Episode("drawn", seed, f"Click {seed}.", True)
+    episode = Episode("drawn", seed, f"Click {seed}.", True, width=84, height=56)
     for n in range(1 + seed % 3):
         shown = Image.new("RGB", (84, 56), "white")
         x, y = draw.randrange(40), draw.randrange(30)
@@ -62,26 +62,12 @@ def drawn(seed: int) -> Episode:
 
 
 @pytest.fixture
-def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("pilotfish.model.training.shards.WIDTH", 84)
+def shards(tmp_path: Path) -> Path:
     folder = tmp_path / "shards"
     folder.mkdir()
     for number in range(3):
         write_shard(folder / f"shard-0-{number}.bin", [drawn(10 * number + n) for n in range(10)])
     return folder
-
-
-def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards hold frames of one size; here it is a small one."""
-    from pilotfish.model.training import loader, shards
-
-    def read(path: Path | str) -> list[shards.Episode]:
-        episodes = shards.read_shard(path)
-        for episode in episodes:
-            episode.width, episode.height = 84, 56
-        return episodes
-
-    monkeypatch.setattr(loader, "read_shard", read)
 
 
 def losses(folder: Path) -> list[dict[str, Any]]:
@@ -95,7 +81,6 @@ def losses(folder: Path) -> list[dict[str, Any]]:
 def test_it_goes_on_with_the_same_losses(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
-    small_frames(monkeypatch)
     monkeypatch.setattr("pilotfish.model.training.train.SYNC_EVERY", 1)
     given = tmp_path / "given"
     given.mkdir()
@@ -130,7 +115,6 @@ def test_it_goes_on_with_the_same_losses(
 def test_a_model_goes_on_with_more_positions(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_frames(monkeypatch)
     first = Settings(str(shards), str(tmp_path / "first"), **TINY | {"steps": 1})
     Trainer(first).run()
     text = SIZES["text"] | {"max_position_embeddings": 131_072}
@@ -149,7 +133,6 @@ def test_a_model_goes_on_with_more_positions(
 def test_a_gpu_gives_the_same_losses_twice_and_after_a_kill(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_frames(monkeypatch)
     monkeypatch.setattr("pilotfish.model.training.train.SYNC_EVERY", 1)
     text = {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "rotary_dim": 32}
     sizes = {"text": SIZES["text"] | text | {"index_dim": 64}, "vision": SIZES["vision"]}
@@ -182,7 +165,6 @@ def test_streams_go_on_where_they_stood_in_several_processes(
 ) -> None:
     from pilotfish.model.training.loader import batches
 
-    small_frames(monkeypatch)
     mix = Mix(tokens=1300, question_share=0.4, text_share=0.2, copy_share=0.2)
     whole = batches(EpisodeBatches(shards, NANO, mix, 5), 2)
     taken = [next(whole) for _ in range(9)]
@@ -199,7 +181,6 @@ def test_streams_go_on_where_they_stood_in_several_processes(
 def test_a_damaged_shard_is_left_out_and_told_once(
     shards: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small_frames(monkeypatch)
     for number in (0, 1):
         path = shards / f"shard-0-{number}.bin"
         path.write_bytes(path.read_bytes()[: 60 if number else -5])
@@ -214,7 +195,6 @@ def test_a_damaged_shard_is_left_out_and_told_once(
 def test_a_full_disk_keeps_the_last_checkpoint(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_frames(monkeypatch)
     out = tmp_path / "out"
     settings = Settings(str(shards), str(out), **TINY | {"steps": 2})
     trainer = Trainer(settings)
@@ -231,7 +211,6 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 def test_a_loss_that_is_no_number_names_its_batch_and_keeps_the_checkpoint(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_frames(monkeypatch)
     trainer = Trainer(Settings(str(shards), str(tmp_path / "out"), **TINY))
     trainer.save(done=False)
     kept = (tmp_path / "out" / "checkpoint.pt").read_bytes()
@@ -245,7 +224,6 @@ def test_a_loss_that_is_no_number_names_its_batch_and_keeps_the_checkpoint(
 def test_what_a_session_cannot_begin_with_is_one_sentence(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_frames(monkeypatch)
     out = tmp_path / "out"
     with pytest.raises(TrainingError, match=r"There is no checkpoint .*; begin without it"):
         Trainer(Settings(str(shards), str(out), **TINY), go_on=True)

@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pilotfish.tasks.episodes import bundle, cdp, pages, words
+from pilotfish.tasks.episodes import bundle, cdp, pages, record, words
 from pilotfish.tasks.episodes.catalog import SCENES, make_scene
 from pilotfish.tasks.episodes.experts import EXPERTS
 from pilotfish.tasks.episodes.keys import key_events
+from pilotfish.tasks.episodes.mixes import read_mix, read_sizes
 from pilotfish.tasks.episodes.play import Options, play_miniwob, play_scene, reached
-from pilotfish.tasks.episodes.record import read_mix
 from pilotfish.tasks.episodes.shards import Episode, read_shard, write_shard
 from pilotfish.tasks.episodes.widgets import element
 from pilotfish.tasks.miniwob_names import HELD_OUT
@@ -294,6 +294,72 @@ async def test_every_kind_of_scene_reaches_its_goal(screen: pages.Screen) -> Non
 
 
 @needs_browser
+@pytest.mark.parametrize("size", ["1280x800@1.6", "640x480@2"])
+async def test_a_page_on_a_larger_screen_is_one_thing_among_others(size: str) -> None:
+    view = cdp.View.of(size)
+    width, height = (int(side) for side in size.partition("@")[0].split("x"))
+    assert SHELL is not None
+    browser = await cdp.Browser.launch(SHELL, (*cdp.FLAGS, *view.flags))
+    try:
+        page = await browser.page(view, pages.script_for(view))
+        screen = pages.Screen(page, random.Random(0), view)
+        read = 0
+        for task in ("page-click", "page-crowd", "page-menu", "site-form", "desk-editor", "desk-files"):
+            for seed in range(3):
+                episode = await play_scene(screen, seed, PLAIN, task)
+                assert episode.success, (task, seed, episode.instruction, episode.steps)
+                assert (episode.width, episode.height) == (width, height)
+                shown = pixels(episode.frames[0])
+                assert shown.shape == (height, width, 3)
+                for step in episode.steps:
+                    if step["action"]["action"] == "left_click" and step["train"]:
+                        (gx, gy), (x0, y0, x1, y1) = step["action"]["coordinate"], step["box"]
+                        assert x0 - 1 <= pages.from_grid(gx, width) <= x1
+                        assert y0 - 1 <= pages.from_grid(gy, height) <= y1
+                plain = make_scene(seed, task)
+                around = [
+                    w for w in episode.widgets[0] if w[1] == "word" and w[0].lower() not in plain.html.lower()
+                ]
+                read += len(around)
+                for _, _, x0, y0, x1, y1 in around:  # there is ink where a word is said to be
+                    assert np.ptp(shown[y0:y1, x0:x1].astype(int).sum(2)) > 100
+                again = await play_scene(screen, seed, PLAIN, task)
+                assert again == episode
+        assert read > 50
+    finally:
+        browser.close()
+
+
+def test_sizes_of_screens_are_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mix.json"
+    row = {"size": "1280x800@1.6", "share": 0.1, "tasks": "desk-*"}
+
+    def written(*sizes: object, **weights: float) -> Path:
+        path.write_text(json.dumps({"click-test": 1, "desk-editor": 1, **weights, "sizes": list(sizes)}))
+        return path
+
+    (size,) = read_sizes(written(row))
+    assert (size.view.pixel_width, size.view.pixel_height, size.share) == (1280, 800, 0.1)
+    assert [size.takes(task) for task in ("desk-editor", "procedural", "click-test")] == [True, False, False]
+    assert read_mix(path) == {"click-test": 1, "desk-editor": 1}
+    assert read_sizes(None) == ()
+    for wrong, sentence in (
+        ({**row, "size": "1280x800"}, "'1280x800' is no size; write it like '1280x800@1.6'"),
+        ({**row, "size": "1000x800@1.6@2"}, "is no size"),
+        ({**row, "size": "1281x800@1.6"}, "is 800.625x500 CSS pixels; choose a scale"),
+        ({**row, "share": True}, "share of '1280x800@1.6' in .* is True; use a number"),
+        ({**row, "share": 1.5}, "is 1.5; use a number of 0 to 1"),
+        ({**row, "tasks": "click-*"}, "'click-\\*' in .* are none of ours with a weight"),
+        ({"size": "1280x800@1.6"}, "is no size; give it size, share and tasks"),
+        ("1280x800", "is no size; give it size, share and tasks"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            read_sizes(written(wrong))
+    with pytest.raises(ValueError, match="more than 1 together"):
+        read_sizes(written({**row, "share": 0.6}, {**row, "share": 0.5}))
+
+
+@needs_browser
 async def test_no_goal_is_reached_by_what_was_not_asked_for(screen: pages.Screen) -> None:
     async def press(name: str) -> None:
         await screen.capture()  # before a frame is drawn a page takes no clicks
@@ -316,13 +382,16 @@ async def test_no_goal_is_reached_by_what_was_not_asked_for(screen: pages.Screen
 
 def test_the_mix_with_applications_leaves_no_task_out() -> None:
     data = Path(__file__).parents[2] / "model/training/data"
-    before, after = read_mix(data / "mix_v2.json"), read_mix(data / "mix_v3.json")
+    before, after = read_mix(data / "mix_v2.json"), read_mix(data / "mix_v4.json")
     new = {task: after.pop(task) for task in set(after) - set(before)}
     assert set(after) == set(before)
     assert all(0 < after[task] <= before[task] for task in before)
     assert set(new) == {task for task, (_, weight) in SCENES.items() if weight == 0}
     assert 0.1 < sum(new.values()) / (sum(after.values()) + sum(new.values())) < 0.2
     assert not {make_scene(seed).task for seed in range(40)} & set(new)
+    sizes = read_sizes(data / "mix_v4.json")
+    assert {(size.view.pixel_width, size.view.pixel_height) for size in sizes} >= {(640, 480), (1280, 800)}
+    assert 0.02 < sum(size.share for size in sizes) < 0.1
 
 
 @needs_browser
@@ -402,6 +471,20 @@ def test_the_recorder_writes_shards_and_leaves_nothing_behind(tmp_path: Path, en
         assert episode.instruction
         assert all(pixels(frame).shape == (420, 336, 3) for frame in episode.frames)
         assert {step["frame"] for step in episode.steps} <= set(range(len(episode.frames)))
+
+
+@needs_browser
+def test_the_recorder_has_a_browser_for_each_size(tmp_path: Path) -> None:
+    out, mix = tmp_path / "out", tmp_path / "mix.json"
+    sizes = [{"size": "640x480@2", "share": 1.0, "tasks": "site-*"}]
+    mix.write_text(json.dumps({"click-test": 1, "site-verb": 1, "desk-editor": 1, "sizes": sizes}))
+    arguments = ["--out", str(out), "--workers", "1", "--miniwob", str(MINIWOB), "--mix", str(mix), "--plain"]
+    assert record.main([*arguments, "--episodes", "4", "--shard-episodes", "4"]) == 0
+    episodes = [episode for path in sorted(out.glob("shard-*.bin")) for episode in read_shard(path)]
+    assert {(episode.task, episode.width, episode.height) for episode in episodes} == {
+        ("site-verb", 640, 480)
+    }
+    assert all(pixels(png).shape == (480, 640, 3) for episode in episodes for png in episode.frames)
 
 
 @needs_browser

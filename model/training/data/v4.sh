@@ -9,7 +9,7 @@ set -euo pipefail
 stage=${1:?say begin, more, finish or measure} seconds=${2:?say for how many seconds}
 : "${BUNDLE:?is not set: the folder that bundle.py unpacked}" "${WORK:=/dev/shm/nano}" "${EDITS:=}"
 cd "$(dirname "$0")/../../.."
-cores=$(nproc) gpus=1 mix=model/training/data/mix_v3.json # before OMP_NUM_THREADS, which nproc heeds
+cores=$(nproc) gpus=1 mix=model/training/data/mix_v4.json # before OMP_NUM_THREADS, which nproc heeds
 export PYTHONPATH=$PWD/src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1
 [ "$DEVICE" = cpu ] || gpus=$(nvidia-smi --list-gpus | wc -l)
 mkdir -p "$WORK"
