@@ -49,8 +49,16 @@ class Interface(Coloured):
     TITLE = "Pilotfish"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", show=False),
-        Binding("f2", "light_or_dark", "Light or dark", show=False),
-        Binding("f4", "rules", "Rules", show=False, tooltip="Which calls run, are asked about or are denied"),
+        # Of priority, or they would do nothing while a dialog is open.
+        Binding("f2", "light_or_dark", "Light or dark", show=False, priority=True),
+        Binding(
+            "f4",
+            "rules",
+            "Rules",
+            show=False,
+            priority=True,
+            tooltip="Which calls run, are asked about or are denied",
+        ),
     ]
 
     def __init__(
@@ -116,6 +124,10 @@ class Interface(Coloured):
         from pilotfish.agent.settings import SettingsError, load_settings
         from pilotfish.agent.tui.rules import RulesScreen
 
+        if any(isinstance(screen, RulesScreen) for screen in self.screen_stack):
+            if not isinstance(self.screen, RulesScreen):
+                notify(self, "The rules are open already; Esc goes back to them.")
+            return
         try:
             default = load_settings({}).default_verdict
             self.push_screen(RulesScreen(saved_rules(), save_rules, default=default))

@@ -104,6 +104,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         self._deaf: Timer | None = None
         self._unnotice: Timer | None = None
         self._listening = self._unheard = False
+        self._over = False
         self._said = ""
 
     def compose(self) -> ComposeResult:
@@ -135,6 +136,19 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
             self.notified(one.message)
         self.query_one(ExactView).focus()
         self.call_after_refresh(self._be_deaf)
+
+    def on_screen_resume(self) -> None:
+        """What was open above it has gone, and the key that closed it answers nothing."""
+        if self._over:
+            self.dismiss(None)
+        elif self._deaf is not None:
+            self._be_deaf()
+
+    def close(self) -> None:
+        """The question waits no more: go, at the latest when it would be shown again."""
+        self._over = True
+        if self.app.screen is self:
+            self.dismiss(None)
 
     @property
     def listening(self) -> bool:

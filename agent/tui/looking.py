@@ -10,6 +10,7 @@ from pilotfish.agent.control.wire import Decide, Question, Request
 from pilotfish.agent.events import CallData, ClipData
 from pilotfish.agent.tui.approval import ApprovalDialog
 from pilotfish.agent.tui.proposal import Frame, Point
+from pilotfish.agent.tui.rules import RulesScreen
 from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
 from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.steering import Steering
@@ -32,7 +33,7 @@ class Looking(Steering):
     _later: int | None = None
     """The question that was put off."""
     _told: int | None = None
-    """The one that came while something was being written."""
+    """The one that came while something was being written, or the rules were open."""
 
     def linked(self) -> None:
         """There is a connection to the run."""
@@ -140,11 +141,13 @@ class Looking(Steering):
             return
         if question is None or question.question == self._later or not self.is_current:
             return
-        if not self.writes:
+        in_rules = any(isinstance(screen, RulesScreen) for screen in self.app.screen_stack)
+        if not self.writes and not in_rules:
             self._open(question)
         elif question.question != self._told:
             self._told = question.question
-            notify(self, f"Step {question.step} waits for you; it is shown when you have written this.")
+            until = "have left the rules" if in_rules else "have written this"
+            notify(self.app, f"Step {question.step} waits for you; it is shown when you {until}.")
 
     def entry_closed(self) -> None:
         """A question may have come meanwhile; what is written must answer none."""
@@ -183,6 +186,8 @@ class Looking(Steering):
             dialog.show_screen(frame)
 
     def _answered(self, question: Question, answer: Decide | None) -> None:
+        if self._asked is not None and self._asked.question.question != question.question:
+            return  # it had been closed, and the next one is open already
         self._asked = None
         self._later = question.question  # until the run says that it is over, or `a` is pressed
         self._watch()
@@ -198,9 +203,12 @@ class Looking(Steering):
             self._open(question, answer.arguments, refused)
 
     def _close(self) -> None:
-        """Close the dialog, and what was opened from it."""
+        """Close the dialog, and what was opened from it; the rules of the configuration stay."""
         dialog, self._asked = self._asked, None
-        while dialog in self.app.screen_stack and self.app.screen is not dialog:
-            self.app.pop_screen()
-        if dialog is not None and dialog.is_current:
-            dialog.dismiss(None)
+        if dialog is None or dialog not in self.app.screen_stack:
+            return
+        above = self.app.screen_stack[self.app.screen_stack.index(dialog) :]
+        if not any(isinstance(screen, RulesScreen) for screen in above):
+            while self.app.screen is not dialog:
+                self.app.pop_screen()
+        dialog.close()

@@ -6,13 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
 from pilotfish.agent.control.client import ControlError, RunClient
-from pilotfish.agent.control.wire import AddRule, Control
+from pilotfish.agent.control.wire import AddRule, Control, Decide, Pause
 from pilotfish.agent.events import Decided, Paused, Spoken, read_run
 from pilotfish.agent.tui.app import Interface
 from pilotfish.agent.tui.approval import ApprovalDialog
+from pilotfish.agent.tui.rules import RulesScreen
 from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.terminal import Terminal
 
@@ -32,6 +34,13 @@ async def test_a_task_is_started_approved_paused_told_and_stopped(tmp_path: Path
         assert "Step 1: may computer run this?" in shown(app)
         run = app.screen_stack[-2]
         assert isinstance(run, RunScreen)
+        theme = app.theme
+        await pilot.press("f2", "f4", "f4")
+        assert isinstance(app.screen, RulesScreen)
+        assert app.theme != theme
+        await pilot.press("escape", "y")  # just after it was closed a key is none for the question
+        await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+        assert "Step 1: may computer run this?" in shown(app)
         await pilot.press("y")
         await until(pilot, lambda: "Step 2: may computer run this?" in shown(app))
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
@@ -86,9 +95,32 @@ async def edit_what_is_denied(app: Interface, pilot: Pilot[Any]) -> None:
     await pilot.press("escape")
 
 
-async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path) -> None:
+async def open_rules_while_another_answers(app: Interface, pilot: Pilot[Any], other: RunClient) -> None:
+    """What is written in the rules stays, and the next question comes when they are closed."""
+    dialog = app.screen
+    assert isinstance(dialog, ApprovalDialog)
+    await pilot.press("f4")
+    rules = app.screen
+    assert isinstance(rules, RulesScreen)
+    await pilot.press("n", "ctrl+s")
+    assert len(rules.rules) == 1
+    await other.ask(Pause(on=False))
+    await other.ask(Decide(question=dialog.question.question, verdict="deny"))
+    run = app.screen_stack[1]
+    assert isinstance(run, RunScreen)
+    await until(pilot, lambda: run.link is not None and dialog.question.question + 1 in run.link.questions)
+    assert app.screen is rules
+    await pilot.press("escape", "escape")
+    await until(pilot, lambda: "Step 2: may computer run this?" in shown(app))
+    await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+
+
+async def test_another_client_keeps_the_control_until_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pilotfish.agent.control.spawn import start_supervised
 
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     words = ["run", "web/sign-in", "--model", "solution", "--default-verdict", "ask"]
     folder = await start_supervised(words, tmp_path)
     other = await RunClient.connect(folder)
@@ -119,6 +151,7 @@ async def test_another_client_keeps_the_control_until_it_is_taken(tmp_path: Path
     app = Interface(tmp_path, run=folder)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
+        await open_rules_while_another_answers(app, pilot, other)
         await pilot.press("escape", "x")
         await until(pilot, lambda: "It can be resumed later" in shown(app))
         await pilot.press("y")
