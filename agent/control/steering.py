@@ -34,7 +34,10 @@ from pilotfish.agent.safetext import shortened
 from pilotfish.agent.stopping import Stop
 from pilotfish.model.protocol import ProgressChunk
 
-TAKES_OVER = "The user takes mouse and keyboard over first; look at the screen when they have handed back."
+TAKES_OVER = (
+    "The user took mouse and keyboard over before it was answered; look at the screen when they have handed "
+    "back."
+)
 Listener = Callable[[FromRun], None]
 Check = Callable[[dict[str, Any]], str | None]
 """Looks at arguments that a person has edited: what is wrong with them, in a sentence, or None."""

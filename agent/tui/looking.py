@@ -8,7 +8,9 @@ from typing import Any
 from pilotfish.agent.control.client import ControlError
 from pilotfish.agent.control.wire import Decide, Question, Request
 from pilotfish.agent.events import CallData, ClipData
+from pilotfish.agent.safetext import shortened
 from pilotfish.agent.tui.approval import ApprovalDialog
+from pilotfish.agent.tui.dialogs import Confirm
 from pilotfish.agent.tui.proposal import Frame, Point
 from pilotfish.agent.tui.rules import RulesScreen
 from pilotfish.agent.tui.screen_pane import ScreenPane, clip_before, decoded
@@ -16,6 +18,7 @@ from pilotfish.agent.tui.screen_view import ScreenView
 from pilotfish.agent.tui.steering import Steering
 from pilotfish.agent.tui.takeover import TakeOver
 from pilotfish.agent.tui.text import notify
+from pilotfish.agent.tui.words import brief_call
 
 ANOTHERS = "Another window or program controls this run; an answer asks whether to take it from there."
 
@@ -114,7 +117,19 @@ class Looking(Steering):
         return None if question is None else question.call
 
     def action_take_over(self) -> None:
-        """Use mouse and keyboard of the sandbox."""
+        """Use mouse and keyboard of the sandbox, once it was confirmed where that denies a call."""
+        if self._hands is not None:
+            return
+        if (call := self._proposed()) is None:
+            self._take_over()
+            return
+        question = (
+            "Take mouse and keyboard? The call that waits for you is denied by it, and the agent is told so: "
+            f"{shortened(brief_call(call), 100)}"
+        )
+        self.app.push_screen(Confirm(question, "Take over"), lambda yes: self._take_over() if yes else None)
+
+    def _take_over(self) -> None:
         if self._hands is None:
             waits = self._proposed() is not None
             self._hands = TakeOver(self._ask, self._frame, self._cursor, waits=waits)

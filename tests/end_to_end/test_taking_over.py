@@ -180,7 +180,10 @@ async def test_neither_an_answer_nor_a_question_is_waited_for(web_task: Task, tm
     assert outcome.end == "done"
     denied = next(e for e in run.events if isinstance(e, log.Resulted))
     assert not denied.executed
-    assert "takes mouse and keyboard over first" in denied.text
+    assert denied.text.startswith(
+        "The user denied this call of computer: The user took mouse and keyboard over"
+    )
+    assert "look at the screen when they have handed back" in denied.text
     heard = [message.role for message in model.requests[-1][0]]
     assert heard == ["developer", "user", "user", "assistant", "tool", "user"]
 

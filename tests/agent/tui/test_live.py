@@ -11,12 +11,13 @@ from textual.pilot import Pilot
 
 from pilotfish.agent.control.client import ControlError, RunClient
 from pilotfish.agent.control.wire import AddRule, Control, Decide, Pause
-from pilotfish.agent.events import Decided, Paused, Spoken, read_run
+from pilotfish.agent.events import Decided, Paused, Resulted, Spoken, read_run
 from pilotfish.agent.tui.app import Interface
 from pilotfish.agent.tui.approval import ApprovalDialog
 from pilotfish.agent.tui.rules import RulesScreen
 from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.terminal import Terminal
+from pilotfish.agent.tui.text import Plain
 
 from .test_interface import shown, until
 
@@ -95,23 +96,45 @@ async def edit_what_is_denied(app: Interface, pilot: Pilot[Any]) -> None:
     await pilot.press("escape")
 
 
+async def take_over_what_waits(app: Interface, pilot: Pilot[Any]) -> None:
+    """That a call is denied by it is said before, and there is a way back."""
+    run = app.screen
+    assert isinstance(run, RunScreen)
+    assert run.link is not None
+    await pilot.press("o")
+    await until(pilot, lambda: "y Take over" in shown(app))
+    said = str(app.screen.query_one(".question", Plain).content)
+    assert "The call that waits for you is denied by it, and the agent is told so: computer" in said
+    await pilot.press("n")
+    await until(pilot, lambda: app.screen is run)
+    assert run.link.questions
+    await pilot.press("o")
+    await until(pilot, lambda: "y Take over" in shown(app))
+    await pilot.press("y")
+    await until(pilot, lambda: "Mouse and keyboard are yours; the waiting call is denied" in shown(app))
+    await pilot.press("ctrl+right_square_bracket", "enter")
+    await until(pilot, lambda: "you handed mouse and keyboard back" in shown(app))
+    denied = next(event for event in read_run(run.folder).events if isinstance(event, Resulted))
+    assert "The user took mouse and keyboard over before it was answered" in denied.text
+
+
 async def open_rules_while_another_answers(app: Interface, pilot: Pilot[Any], other: RunClient) -> None:
     """What is written in the rules stays, and the next question comes when they are closed."""
     dialog = app.screen
     assert isinstance(dialog, ApprovalDialog)
+    step = dialog.question.step
     await pilot.press("f4")
     rules = app.screen
     assert isinstance(rules, RulesScreen)
     await pilot.press("n", "ctrl+s")
     assert len(rules.rules) == 1
-    await other.ask(Pause(on=False))
     await other.ask(Decide(question=dialog.question.question, verdict="deny"))
     run = app.screen_stack[1]
     assert isinstance(run, RunScreen)
     await until(pilot, lambda: run.link is not None and dialog.question.question + 1 in run.link.questions)
     assert app.screen is rules
     await pilot.press("escape", "escape")
-    await until(pilot, lambda: "Step 2: may computer run this?" in shown(app))
+    await until(pilot, lambda: f"Step {step + 1}: may computer run this?" in shown(app))
     await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
 
 
@@ -146,8 +169,10 @@ async def test_another_client_keeps_the_control_until_it_is_taken(
         await pilot.press("y")
         await until(pilot, lambda: "you control it" in shown(app))
         await edit_what_is_denied(app, pilot)
+        await take_over_what_waits(app, pilot)
         await pilot.press("q")
     await other.ask(Control(take=True, force=True))
+    await other.ask(Pause(on=False))
     app = Interface(tmp_path, run=folder)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, ApprovalDialog) and app.screen.listening)
