@@ -22,9 +22,15 @@ from pilotfish.model import checkpoint
 from pilotfish.model.flat import FlatDecoder
 from pilotfish.model.folder import find_folder
 from pilotfish.model.graphs import PagedDecoder, decoder_of
+from pilotfish.model.images import clip_patches
 from pilotfish.model.m3 import M3
 from pilotfish.model.pages import PagePool
+from pilotfish.model.protocol import Clip
 from pilotfish.model.sequence import Tokens, TokenSequence, append_ahead, append_each, pool_for
+from pilotfish.model.training.loader import decode
+from pilotfish.model.training.samples import SampleMaker
+
+from .drawing import drawn_episode
 
 IDS = np.random.default_rng(1).integers(10, 500, (4, 1200)).tolist()
 LENGTHS = [1, 610, 95, 400]
@@ -189,6 +195,41 @@ def test_flat_rows_score_as_layer_by_layer(nano: M3, attention: str) -> None:
     assert [one.length for one in ours] == [one.length for one in theirs]
     kept = nano.state_dict()
     assert all(torch.equal(x, kept[name]) for name, x in model.state_dict().items())
+
+
+def test_answers_to_real_prompts_are_those_layer_by_layer(nano: M3) -> None:
+    """What nano would do on screens it is shown, token by token; where two tokens are as good as each other
+    within rounding, either may come.
+    """
+    maker = SampleMaker(find_folder("nano"), 0)
+    words = 0
+    for seed in range(4):
+        sample = maker.episode(drawn_episode(seed, 2), 2)
+        begin = int(np.flatnonzero(sample.weights)[0])  # of the first answer
+        assert sample.episode is not None
+        frames = np.stack([decode(sample.episode.frames[n]) for n in sample.frames])
+        clip = Clip(frames[list(sample.clips[0])], (0.0, 0.1, 0.2, 0.3))
+        patches, grids = clip_patches(clip)
+        media = nano.encode_media(torch.from_numpy(patches), grids)
+        places = (nano.config.image_token_id, nano.config.video_token_id)
+        prompt = Tokens.lay_out(sample.ids[:begin], [clip], places)
+        ours, theirs = (TokenSequence(nano, chunk=512, pool=pool_for(nano)) for _ in range(2))
+        scores, expected = (one.extend(prompt, lambda number, media=media: media) for one in (ours, theirs))
+        assert scores is not None
+        assert expected is not None
+        assert isinstance(decoder_of(nano, ours.cache.pool, "sparse"), FlatDecoder)
+        for _ in range(48):
+            first, second = expected.topk(2).values.tolist()
+            token = int(expected.argmax())
+            assert int(scores.argmax()) == token or first - second < 1e-3
+            if token == maker.tokenizer.eos_id:
+                break
+            words += 1
+            scores = append_each([ours], [token])[0]
+            expected = nano.decode([token], [theirs.cache], "sparse")[0]
+        else:
+            pytest.fail("the answer has no end")
+    assert words > 60
 
 
 def test_tokens_ahead_score_as_one_after_the_other(nano: M3) -> None:

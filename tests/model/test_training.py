@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from pilotfish.agent import prompt
 from pilotfish.agent.conversation import Conversation
@@ -37,37 +36,9 @@ from pilotfish.tools.base import Screen, tool_schema
 from pilotfish.tools.computer import ComputerTool
 from pilotfish.tools.grid import grid_to_pixel
 
+from .drawing import drawn_episode
+
 NANO = trainee.NANO
-
-
-def drawn_episode(seed: int, screens: int = 1) -> recorder_shards.Episode:
-    """An episode of clicks on drawn buttons."""
-    draw = random.Random(seed)
-    ep = recorder_shards.Episode("drawn", seed, "", True)
-    for n in range(screens):
-        picture = Image.new("RGB", (336, 420), "white")
-        pen = ImageDraw.Draw(picture)
-        widgets, letters = [], []
-        for row in range(3):
-            word = "".join(draw.choice("abcdefgh") for _ in range(5))
-            x, y = draw.randrange(5, 220), 20 + row * 130 + draw.randrange(60)
-            pen.rectangle((x, y, x + 80, y + 24), fill="#ddd")
-            pen.text((x + 6, y + 6), word, fill="black")
-            widgets.append((word, "button", x, y, x + 80, y + 24))
-            letters += [(c, x + 6 + 6 * i, y + 10) for i, c in enumerate(word)]
-        target = draw.choice(widgets)
-        box = list(target[2:])
-        point = grid_point((box[0] + box[2]) / 2, (box[1] + box[3]) / 2, 336, 420)
-        ep.instruction = f'Click on "{target[0]}".'
-        png = io.BytesIO()
-        picture.save(png, "PNG")
-        ep.frames.append(png.getvalue())
-        ep.widgets.append(widgets)
-        ep.letters.append(letters)
-        ep.steps.append(
-            {"frame": n, "action": {"action": "left_click", "coordinate": point}, "train": True, "box": box}
-        )
-    return ep
 
 
 @pytest.fixture(scope="module")
