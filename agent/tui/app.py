@@ -23,7 +23,7 @@ from pilotfish.agent.tui.colours import Coloured
 from pilotfish.agent.tui.keys import written
 from pilotfish.agent.tui.link import Change, Link
 from pilotfish.agent.tui.terminal import Terminal, find_out
-from pilotfish.agent.tui.text import Gate, notify, sentence
+from pilotfish.agent.tui.text import LOW, Gate, notify, sentence
 
 _RESTORED = (
     "\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1016l"  # the mouse
@@ -67,7 +67,7 @@ class Interface(Coloured):
         super().__init__()
         self.animation_level = "none"  # a terminal may be far away
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (16, "-tall")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-tiny"), (8, "-low"), (LOW, "-tall")]
         self.record_dir, self.run_folder = record_dir, run
         self.terminal = terminal or Terminal("words")
         self.links: dict[Path, Link] = {}

@@ -23,7 +23,7 @@ from pilotfish.agent.tui.fields import PlainInput
 from pilotfish.agent.tui.proposal import Frame, Point, colour_at, proposal
 from pilotfish.agent.tui.question_text import must_be_read, question_lines
 from pilotfish.agent.tui.screen_view import PixelView, ScreenView
-from pilotfish.agent.tui.text import Plain, PlainButton, sentence, stand_close
+from pilotfish.agent.tui.text import Plain, PlainButton, notify, sentence, stand_close
 
 DEAF_S = 0.3
 """For so long after it is shown, and after each key in that time, nothing answers: such a key was meant for
@@ -318,7 +318,7 @@ class ApprovalDialog(ModalScreen[wire.Decide | None]):
         except Exception as error:
             self._refuse(sentence(error))
             return
-        self.notified(f"{said} It is for the calls that come; answer this one still.")
+        notify(self, f"{said} It is for the calls that come; answer this one still.")
 
     def _be_deaf(self) -> None:
         self._listening = False

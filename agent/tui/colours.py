@@ -35,6 +35,9 @@ _LIGHT = {
 class Coloured(App[None]):
     """An application in these colours."""
 
+    cut_notice = ""
+    """The newest message, where there was no room for the whole of it."""
+
     def get_css_variables(self) -> dict[str, str]:
         """Textual's, with ours in their places."""
         return super().get_css_variables() | (_DARK if self.current_theme.dark else _LIGHT)

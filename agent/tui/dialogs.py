@@ -118,8 +118,10 @@ class Help(Reader):
             keys[what] = f"{keys[what]}, {shown}" if what in keys else shown
         width = max(10, *map(len, keys.values())) if keys else 0
         explanation = getattr(below, "EXPLANATION", "")
+        cut = getattr(below.app, "cut_notice", "")
         super().__init__(
             [
+                *([Part("The newest message", cut)] if cut else []),
                 Part("What this is", explanation),
                 Part("Keys here", "\n".join(f"{key:<{width}} {what}" for what, key in keys.items())),
                 Part("Keys everywhere", _BASICS),

@@ -25,6 +25,7 @@ from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
 from pilotfish.agent.safetext import shortened, visible
+from pilotfish.agent.tui.colours import Coloured
 
 MARKED = Style(reverse=True)
 """How a spelt-out character stands out, without colour too."""
@@ -34,6 +35,9 @@ _RUN = re.compile(r"[ -~]+")
 _PARTS = re.compile(r"[ -~]+|[^ -~]")
 _ASCII = frozenset(map(chr, range(0x20, 0x7F)))
 _TAB = 8
+_REST = "… (? has all)"
+LOW = 16
+"""Rows below which there is little room."""
 _KITTY_CELL = "\U0010eeee"  # where Kitty draws a part of a picture
 
 
@@ -159,13 +163,30 @@ def notify(
     where: App[Any] | Widget, text: str, *, severity: Severity = "information", timeout: float = 8
 ) -> None:
     """Show a short message for `timeout` seconds; a long one is cut with a mark. A dialog that must not be
-    covered shows it itself.
+    covered shows it itself. On a low terminal it takes two lines at most and the place of the one before; the
+    help has the whole of it.
     """
     app = where if isinstance(where, App) else where.app
+    said = shortened(text, 400)
+    if app.size.height < LOW:
+        app.clear_notifications()
+        room = max(20, app.size.width - 5)  # beside a border, blanks and the place of a scroll bar
+        whole, said = said, _on_two_lines(said, room)
+        if isinstance(app, Coloured):
+            app.cut_notice = "" if said == whole else whole
     if isinstance(app.screen, Uncovered):
-        app.screen.notified(shortened(text, 400))
+        app.screen.notified(said)
     else:
-        app.notify(shortened(text, 400), severity=severity, timeout=timeout, markup=False)
+        app.notify(said, severity=severity, timeout=timeout, markup=False)
+
+
+def _on_two_lines(text: str, width: int) -> str:
+    """As much of a text as two lines of so many cells hold, with a word on the rest."""
+    rows = Content(text).wrap(width)
+    if len(rows) <= 2:
+        return text
+    first, second = rows[0].plain.rstrip(), rows[1].truncate(width - len(_REST)).plain.rstrip()
+    return f"{first}\n{second}{_REST}"
 
 
 def sentence(error: BaseException) -> str:

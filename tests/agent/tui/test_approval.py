@@ -192,6 +192,17 @@ async def test_for_this_run_needs_a_rule_and_the_mouse_does_as_well() -> None:
     assert [answer and answer.verdict for answer in app.answers] == ["task"]
 
 
+async def test_a_notice_takes_two_lines_where_there_is_little_room() -> None:
+    app = _App(question(call("shell", command="ls")))
+    async with app.run_test(size=(40, 12)) as pilot:
+        await _listening(pilot, app)
+        notify(app, "Holds for this run: " + "allow " * 60)
+        await pilot.pause()
+        notice = app.dialog.query_one(".notice", Plain)
+        assert notice.region.height == 2
+        assert "… (? has all)" in shown_text(app)
+
+
 async def test_every_answer_is_shown_where_there_is_little_room() -> None:
     app = _App(question(call("shell", command="ls")))
     async with app.run_test(size=(40, 12)) as pilot:

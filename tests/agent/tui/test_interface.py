@@ -16,6 +16,7 @@ from pilotfish.agent.tui.keys import written
 from pilotfish.agent.tui.run_screen import RunScreen
 from pilotfish.agent.tui.start_dialog import hint
 from pilotfish.agent.tui.terminal import Terminal
+from pilotfish.agent.tui.text import notify
 from pilotfish.agent.tui.text_view import TextView
 
 from . import made_runs
@@ -220,3 +221,34 @@ async def test_a_task_brings_its_own_folder_and_an_instruction_may_name_one(tmp_
         )
         await pilot.press("ctrl+u", *"Do it")
         await until(pilot, lambda: "An instruction." in shown(app) and "The folder to work in" in shown(app))
+
+
+@pytest.mark.parametrize("size", [(40, 12), (40, 7), (80, 15), (120, 40)])
+async def test_notices_leave_the_screen_to_be_seen(tmp_path: Path, size: tuple[int, int]) -> None:
+    long = (
+        "The run cannot be resumed: " + "its folder is on a disk that is full, " * 5 + "which you can mend."
+    )
+    app = Interface(tmp_path)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: "No runs yet" in shown(app))
+        for words in ("Sent; the agent reads it before its next answer.", long):
+            notify(app.screen, words)
+            await until(pilot, lambda: words[:15] in shown(app))  # noqa: B023
+        assert "agent reads it" not in shown(app) or size == (120, 40)
+        rows = [toast.region.height for toast in app.screen.query("Toast") if toast.region]
+        assert sum(rows) <= 2 or size == (120, 40)
+        is_cut = "… (? has all)" in shown(app)
+        assert is_cut == (size != (120, 40))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "What this is" in shown(app) or "The newest message" in shown(app))
+        lines = app.screen.query_one(TextView).document.lines
+        assert any("which you can mend." in line.text for line in lines) == is_cut
+
+
+async def test_a_short_notice_is_whole_where_there_is_little_room(tmp_path: Path) -> None:
+    app = Interface(tmp_path)
+    async with app.run_test(size=(40, 12), notifications=True) as pilot:
+        await until(pilot, lambda: "No runs yet" in shown(app))
+        notify(app.screen, "p Pause: the run is not being played; r resumes it.")
+        await until(pilot, lambda: "r resumes it." in shown(app))
+        assert "has all" not in shown(app)
