@@ -28,9 +28,10 @@ from pilotfish.agent.prompt import developer_turn, first_turn, observation_word,
 from pilotfish.agent.reply import read_reply
 from pilotfish.agent.whole_file import write_whole
 from pilotfish.model.folder import INDEX, WEIGHTS, check_folder, find_folder
-from pilotfish.model.protocol import Clip, Limits, Message, Model, ModelError, ToolCall, ToolSpec
+from pilotfish.model.protocol import Clip, Limits, Message, Model, ModelError, ToolCall
 from pilotfish.model.training.loader import decode
-from pilotfish.model.training.samples import WORDS_PATH, turning
+from pilotfish.model.training.samples import turning
+from pilotfish.model.training.words import training_words
 from pilotfish.tasks.episodes.catalog import SCENES
 from pilotfish.tasks.episodes.corrections import (
     SCREEN_ACTIONS,
@@ -53,29 +54,12 @@ from pilotfish.tasks.episodes.record import (
 from pilotfish.tasks.episodes.shards import Episode
 
 
-@dataclass(frozen=True)
-class TrainingWords:
-    """What training conversations say of the agent: its tools, and how many clips it keeps."""
-
-    tools: tuple[ToolSpec, ...]
-    max_clips: int
-    clip_block: int
-
-
-def training_words() -> TrainingWords:
-    """As the trainer reads them."""
-    words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
-    tool = words["tool"]
-    spec = ToolSpec(tool["name"], tool["description"], tool["parameters"])
-    return TrainingWords((spec,), words["max_clips"], words["clip_block"])
-
-
 class ModelStudent:
     """A model that plays one episode as the agent would have it."""
 
     def __init__(self, model: Model, limits: Limits, rng: random.Random) -> None:
         words = training_words()
-        self._tools = words.tools
+        self._tools = [words.tool]
         self._model, self._limits, self._rng = model, limits, rng
         self.conversation = Conversation(
             [developer_turn()], max_clips=words.max_clips, block=words.clip_block

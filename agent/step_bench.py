@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from pilotfish.agent.conversation import Conversation
-from pilotfish.agent.corrections import training_words
 from pilotfish.agent.prompt import developer_turn, first_turn, tool_turn
 from pilotfish.agent.reply import read_reply
 from pilotfish.agent.stats import percentile
@@ -28,6 +27,7 @@ from pilotfish.model.engine import Engine
 from pilotfish.model.protocol import Clip, Limits, Message, ModelError, ToolCall, Usage
 from pilotfish.model.training.loader import decode
 from pilotfish.model.training.studies.drawn import screen
+from pilotfish.model.training.words import training_words
 
 SIZES, STEPS_EACH, ANSWER_TOKENS = ("320x420", "1280x800"), 6, 128
 
@@ -58,7 +58,7 @@ async def measure(engine: Engine, width: int, height: int, steps: int) -> list[S
             began = time.perf_counter()
             stop = asyncio.Event()
             reply = await read_reply(
-                engine.respond(conversation.messages, words.tools, stop=stop, limits=limits)
+                engine.respond(conversation.messages, [words.tool], stop=stop, limits=limits)
             )
             seconds = time.perf_counter() - began
             target = shown.steps[n + 1]["action"]  # what went before is right, whatever was answered

@@ -9,7 +9,6 @@ Three kinds of sequence, mixed from the first step on:
 from __future__ import annotations
 
 import functools
-import json
 import random
 import string
 import sysconfig
@@ -28,6 +27,7 @@ from pilotfish.model.protocol import Image as Picture
 from pilotfish.model.tokenizer import Tokenizer
 from pilotfish.model.training.shards import Episode, Widget
 from pilotfish.model.training.texts import TextEpisode
+from pilotfish.model.training.words import training_words
 
 GRID = 1000
 DIGIT_WEIGHT = 2.0
@@ -82,7 +82,6 @@ FORMS = {  # of questions about a screen, and how often each is drawn
     "reads": 24,  # what stands at many places
     "all": 14,  # everything, and where it is
 }
-WORDS_PATH = Path(__file__).parent / "data" / "words.json"  # what the agent says, how many clips it keeps
 
 
 @dataclass
@@ -123,12 +122,11 @@ class SampleMaker:
         self.tokenizer = Tokenizer.from_folder(folder)
         self.chat = ChatFormat.from_folder(folder, self.tokenizer, clip_grid)
         self.random = random.Random(seed)
-        words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
-        self.developer = Message("developer", (words["developer"],))
-        tool = words["tool"]
-        self.tools = [ToolSpec(tool["name"], tool["description"], tool["parameters"])]
-        self.pruned_clip = words["pruned_clip"]
-        self.max_clips, self.clip_block = words["max_clips"], words["clip_block"]
+        words = training_words()
+        self.developer = Message("developer", (words.developer,))
+        self.tools = [words.tool]
+        self.pruned_clip = words.pruned_clip
+        self.max_clips, self.clip_block = words.max_clips, words.clip_block
         self.digits = {self.tokenizer.encode(str(d))[0] for d in range(10)}
         self._fake: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
 

@@ -32,6 +32,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from pilotfish.model.chat import compile_template, render_template
 from pilotfish.model.protocol import Message, ToolCall, ToolSpec
 from pilotfish.model.tokenizer import DOCUMENT_START, TURN_END
+from pilotfish.model.training.words import training_words
 
 VOCAB_SIZE = 2048
 COMMON_WORDS = 250  # of code and prose that become tokens
@@ -212,16 +213,15 @@ def conversations(rng: random.Random, template_text: str) -> Iterator[str]:
     Names and labels are digits here: they are not what should become a token.
     """
     template = compile_template(template_text)
-    words = json.loads((Path(__file__).parent / "data" / "words.json").read_text(encoding="utf-8"))
-    developer = Message("developer", (words["developer"],))
-    computer = ToolSpec(words["tool"]["name"], words["tool"]["description"], words["tool"]["parameters"])
+    words = training_words()
+    developer = Message("developer", (words.developer,))
     for n in range(1500):
         turns = [developer] if n % 10 == 0 else []
         turns.append(Message("user", (rng.choice(TEMPLATES).format(a="7", b="8"),)))
         for _ in range(4):
             turns.append(Message("assistant", tool_calls=(_call(rng, "7"),)))
             turns.append(Message("tool", (f"ok\n{rng.choice(['settled', 'unchanged', 'unsettled'])}",)))
-        tools = [computer, *_tool_specs()] if n % 50 == 0 else []
+        tools = [words.tool, *_tool_specs()] if n % 50 == 0 else []
         yield render_template(template, turns, tools)
 
 

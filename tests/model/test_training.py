@@ -29,8 +29,9 @@ from pilotfish.model.training.loader import (
 )
 from pilotfish.model.training.muon import Muon, split_parameters
 from pilotfish.model.training.parallel import Group
-from pilotfish.model.training.samples import WORDS_PATH, Sample, SampleMaker, grid_point, unambiguous
+from pilotfish.model.training.samples import Sample, SampleMaker, grid_point, unambiguous
 from pilotfish.model.training.shards import Episode, Widget, read_shard
+from pilotfish.model.training.words import WORDS_PATH, training_words
 from pilotfish.tasks.episodes import shards as recorder_shards
 from pilotfish.tools.base import Screen, tool_schema
 from pilotfish.tools.computer import ComputerTool
@@ -128,8 +129,8 @@ def test_a_grid_point_maps_back_to_its_pixel() -> None:
 
 def lived(ep: Episode, steps: int) -> Conversation:
     """What the agent's own conversation holds when it takes the step after these."""
-    words = json.loads(WORDS_PATH.read_text(encoding="utf-8"))
-    conversation = Conversation(max_clips=words["max_clips"], block=words["clip_block"])
+    words = training_words()
+    conversation = Conversation(max_clips=words.max_clips, block=words.clip_block)
     clip = Clip(np.zeros((4, 420, 336, 3), np.uint8), (0.0, 0.1, 0.2, 0.3))
     conversation.append(prompt.developer_turn())
     conversation.append(prompt.first_turn(ep.instruction, clip))
