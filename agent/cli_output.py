@@ -13,7 +13,8 @@ FAILED, USAGE = 1, 2
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")]
 
 
-def _found(named: Path) -> Path:
+def found_run(named: Path) -> Path:
+    """The folder of a run that a command line names. Raises `LogError`."""
     from pilotfish.agent.run_folder import find_run
 
     return find_run(named)
@@ -22,7 +23,7 @@ def _found(named: Path) -> Path:
 Run = Annotated[
     Path,
     typer.Argument(
-        callback=_found,
+        callback=found_run,
         readable=False,  # typer would say it without the owner and the mend
         help="A run: its folder, or its id alone, such as 20261129-120000-ab12cd.",
     ),

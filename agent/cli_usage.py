@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
+
+from pilotfish.agent.cli_output import found_run
 
 
 def is_help(error: Any) -> bool:
@@ -26,6 +29,12 @@ def usage(error: Any) -> str:
     if own != told:  # ours, with the mend in it
         return f"{own[0].upper()}{own[1:]}."
     command = error.ctx.command_path if getattr(error, "ctx", None) else "pilotfish"
-    if type(error).__name__ == "MissingParameter" and str(getattr(parameter, "help", "")).startswith("A run"):
+    if type(error).__name__ == "MissingParameter" and _is_run(parameter):
         return f"{told}, a run; `pilotfish runs` lists them, and {command} --help tells more."
     return f"{told}; see {command} --help."
+
+
+def _is_run(parameter: Any) -> bool:
+    """Whether it is the argument that names a run."""
+    callback = getattr(parameter, "callback", None)
+    return callback is not None and inspect.unwrap(callback) is found_run

@@ -135,6 +135,8 @@ def test_version_as_json(command_here: Command) -> None:
         (["bench", "miniwob", "--episodes", "0"], 2, "--episodes is '0', but must be 1 or more."),
         (["run", "web/sign-in", "--max-step", "1"], 2, "see pilotfish run --help"),
         (["show"], 2, "Missing argument 'folder', a run; `pilotfish runs` lists them, and pilotfish show"),
+        (["watch"], 2, "Missing argument 'folder', a run; `pilotfish runs` lists them, and pilotfish watch"),
+        (["code"], 2, "Missing argument 'repository'; see pilotfish code --help."),
         (["run", "miniwob/click-test", "--model", "solution"], 2, "choose another --model"),
         (["bench", "miniwob", "--tasks", "click-test click-tset"], 2, "'click-tset'"),
         (["bench", "miniwob", "--tasks", "click-test", "click-tset"], 2, "'click-tset'"),
