@@ -14,9 +14,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticKnownError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -46,13 +56,29 @@ class SettingsError(Exception):
 
 def _number(value: object) -> object:
     """The number that an environment variable spells."""
+    if isinstance(value, bool):  # of which false would be 0
+        raise PydanticKnownError("literal_error", {"expected": "3, 2 or 0"})
     return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def _truth_is_no_number(cls: type[BaseModel], value: object, info: ValidationInfo) -> object:
+    """Refuse true and false where a number belongs, and a number where one of them does: to Python, and so to
+    pydantic, they are 1 and 0. What an environment variable spells is text here.
+    """
+    annotation = cls.model_fields[str(info.field_name)].annotation
+    kinds = {annotation, *get_args(annotation)}
+    if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+        raise PydanticKnownError("int_type" if int in kinds else "float_type")
+    if isinstance(value, int | float) and not isinstance(value, bool) and bool in kinds:
+        raise PydanticKnownError("bool_type")
+    return value
 
 
 class SandboxLimits(BaseModel):
     """What one sandbox may use. A command that runs into a limit is told so (docs/sandbox.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    _truth = field_validator("*", mode="before")(_truth_is_no_number)
 
     memory_mib: int = Field(default=8192, ge=64)
     """Memory of all programs together."""
@@ -77,6 +103,7 @@ class ServerSettings(BaseModel):
     """The server of models that are written `openai:...` (docs/model.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    _truth = field_validator("*", mode="before")(_truth_is_no_number)
 
     url: str | None = None
     """What `/chat/completions` is appended to; unset, what the variable OPENAI_BASE_URL says."""
@@ -102,6 +129,7 @@ class SweBenchSettings(BaseModel):
     """What instances of SWE-bench need of this machine (docs/tasks.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    _truth = field_validator("*", mode="before")(_truth_is_no_number)
 
     repositories: Path | None = None
     """The folder of clones."""
@@ -119,6 +147,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="PILOTFISH_", extra="forbid", frozen=True, env_parse_none_str="none"
     )
+    _truth = field_validator("*", mode="before")(_truth_is_no_number)
 
     model: str = "nano"
     """`nano` (the model that ships), the folder of a checkpoint, `openai:NAME` or `openai:URL#NAME` (any

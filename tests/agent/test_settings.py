@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pilotfish.agent.policy import Rule
-from pilotfish.agent.settings import Settings, SettingsError, load_settings
+from pilotfish.agent.settings import (
+    SandboxLimits,
+    ServerSettings,
+    Settings,
+    SettingsError,
+    SweBenchSettings,
+    load_settings,
+)
 from pilotfish.agent.spelling import unknown_variables
 
 FILE = """
@@ -81,6 +88,40 @@ def test_a_byte_order_mark_before_a_file_is_passed_over(
     assert load_settings({}).max_steps == 7
     file.write_bytes(b"\xef\xbb\xbfmax_steps = 0\r\n")
     assert wrong({}) == "max_steps (pilotfish.toml, line 1) is 0, but must be 1 or more."
+
+
+def test_true_is_no_number_and_a_number_is_not_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "pilotfish.toml"
+    numbers, truths = 0, 0
+    classes = {"": Settings, "limits": SandboxLimits, "server": ServerSettings, "swe_bench": SweBenchSettings}
+    for table, kind in classes.items():
+        for name, field in kind.model_fields.items():
+            is_number = isinstance(field.default, int | float) and not isinstance(field.default, bool)
+            is_number |= {int, float} & {*get_args(field.annotation)} != set()
+            whole, line = (f"{table}.{name}", 2) if table else (name, 1)
+            for value in ("true", "false") if is_number else ():
+                file.write_text(f"[{table}]\n{name} = {value}" if table else f"{name} = {value}")
+                number = r"a (whole )?number|3, 2 or 0"
+                said = rf"{whole} \(pilotfish.toml, line {line}\) is {value}, but must be ({number})\."
+                assert re.fullmatch(said, wrong({})), whole
+                numbers += 1
+            if isinstance(field.default, bool):
+                file.write_text(f"{name} = 1")
+                assert wrong({}) == f"{name} (pilotfish.toml, line 1) is 1, but must be true or false."
+                truths += 1
+    assert (numbers, truths) == (2 * 19, 3)
+    file.unlink()
+    monkeypatch.setenv("PILOTFISH_MAX_STEPS", "true")
+    assert wrong({}) == "PILOTFISH_MAX_STEPS is 'true', but must be a whole number."
+    monkeypatch.setenv("PILOTFISH_MAX_STEPS", "3")
+    monkeypatch.setenv("PILOTFISH_YES", "1")
+    monkeypatch.setenv("PILOTFISH_LIMITS", '{"processes": true}')
+    assert wrong({}) == "limits.processes (PILOTFISH_LIMITS) is true, but must be a whole number."
+    monkeypatch.delenv("PILOTFISH_LIMITS")
+    settings = load_settings({})
+    assert (settings.max_steps, settings.yes) == (3, True)
 
 
 TYPES = ("7", "1.5", "true", '"x"', "[]", "[1]", "{a = 1}", "[{a = 1}]", "2020-01-01")

@@ -279,6 +279,25 @@ def test_a_config_that_is_wrong_is_one_sentence(
     assert str(path) in told
 
 
+def test_true_is_no_number_in_a_config(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    numbers = {name: value for name, value in vars(Settings("s", "o")).items() if type(value) in (int, float)}
+    assert len(numbers) > 25
+    for name, value in numbers.items():
+        for word in ("true", "false"):
+            path.write_text(f'shards = "s"\nout = "o"\n{name} = {word}')
+            wants = "a whole number" if isinstance(value, int) else "a number"
+            with pytest.raises(TrainingError, match=rf"has {name} = {word.title()}; give {wants}\."):
+                read_config(path)
+    for name in ("bf16", "compile", "deterministic"):
+        path.write_text(f'shards = "s"\nout = "o"\n{name} = 1')
+        with pytest.raises(TrainingError, match=f"has {name} = 1; give true or false"):
+            read_config(path)
+    path.write_text('shards = "s"\nout = "o"\n[sizes.text]\nhidden_size = true')
+    with pytest.raises(TrainingError, match=r"sizes\.text\.hidden_size is True; give a number above 0"):
+        read_config(path)
+
+
 def test_a_config_has_a_field_for_every_flag(tmp_path: Path) -> None:
     fields = {**vars(Settings("s", "o")), "sizes": SIZES}
     lines = [f"{k} = {json.dumps(v)}" for k, v in fields.items() if k != "sizes"]
