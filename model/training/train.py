@@ -169,8 +169,9 @@ class Trainer:
         self.group.close()
 
     def save(self, *, done: bool) -> None:
-        """Write a checkpoint, the model as a folder to play with, and the picture; each appears when it is
-        whole. Raises `TrainingError` when the last losses are no numbers or there is no room.
+        """Write the model as a folder to play with, a checkpoint, and the picture; each appears when it is
+        whole, and a checkpoint after its model, so that one which is `done` has it beside it. Raises
+        `TrainingError` when the last losses are no numbers or there is no room.
         """
         pending = [[step, values, origin] for step, values, origin in self.journal.check()]
         state = {
@@ -195,12 +196,12 @@ class Trainer:
             try:
                 with draft.open("wb") as file:
                     torch.save(state, file)
+                export(self.model, self.out)
             except BaseException:
                 draft.unlink(missing_ok=True)
                 raise
             draft.replace(self.out / CHECKPOINT)
             self.saved_step = self.step
-            export(self.model, self.out)
             (self.out / PICTURE).write_text(picture(read_log(self.out / LOG)), encoding="utf-8")
 
     @contextlib.contextmanager

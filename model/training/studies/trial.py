@@ -159,6 +159,7 @@ class Trial:
         Raises `Stopped` when a signal ends it, and `TrainingError` as the trainer does.
         """
         if self.model_folder.is_dir():
+            self._tidy()
             return
         spent, resume, curve = 0.0, "", list[list[float]]()
         for number in range(len(self.variant.phases)):
@@ -175,11 +176,16 @@ class Trial:
             spent += sum(_times(records))
             curve += [[record["step"], record["answer"], record["kl"]] for record in records]
             resume = str(checkpoint)
-        checkpoint.unlink()
         write_json(folder / TIMES, {"train_s": round(spent, 2), "losses": curve})
         folder.rename(self.model_folder)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what led to the model, now that it is there: whenever this is killed, one of both is."""
+        (self.model_folder / CHECKPOINT).unlink(missing_ok=True)
         for number in range(len(self.variant.phases) - 1):
-            shutil.rmtree(self.folder / f"phase-{number}")
+            if (folder := self.folder / f"phase-{number}").is_dir():
+                shutil.rmtree(folder)
 
     def trained(self) -> Trainee:
         """The trained model, ready to be measured, with fresh heads."""
