@@ -83,7 +83,7 @@ def test_it_is_told_whose_a_run_is_that_may_not_be_read(tmp_path: Path, run: Pat
     assert several[-3] == (1, f"pilotfish: {by_name}\n")
     listed = {one["id"]: one["unread"] for one in json.loads(several[-2][1])["runs"]}
     assert listed == {run.name: by_name, "other": ""}
-    assert f"{run.name}  unreadable   {by_name}\n" in several[-1][1]
+    assert f"{run.name}  unreadable     {by_name}\n" in several[-1][1]
     run.chmod(0o700)
     events.chmod(0)
     for status, sentence in said(tmp_path, ["show", run], ["steer", run, "status"], ["watch", run]):
