@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from pilotfish.model.images import resize_frames
+from pilotfish.model.training.drills import drilled
 from pilotfish.model.training.heads import CELL, LETTERS
 from pilotfish.model.training.places import Places
 from pilotfish.model.training.samples import Sample, SampleMaker
@@ -271,7 +272,7 @@ class Stream:
         if roll < mix.text_share:
             return maker.text(TEXT_LENGTH)
         if roll < mix.text_share + mix.copy_share:
-            return maker.copies()
+            return drilled(maker)
         if roll < mix.text_share + mix.copy_share + mix.question_share:
             return maker.questions(episode)
         return maker.episode(episode)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import random
-import string
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,41 +32,6 @@ GRID = 1000
 DIGIT_WEIGHT = 2.0
 TEXT_WEIGHT = 0.5
 PASSIVE = ("text", "word", "label")  # kinds of widget that are there to be read
-ONSETS = (
-    "b",
-    "br",
-    "c",
-    "ch",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "st",
-    "t",
-    "v",
-    "w",
-    "z",
-)
-VOWELS = ("a", "e", "i", "o", "u", "ea", "ie", "ou", "y")
-TYPING = (  # {0} is the string to type, {1} something else
-    'Enter "{0}" into the text field and press Submit.',
-    'Enter "{0}" into the {1} field and press Save',
-    'Type "{0}" into "{1}" and click OK.',
-    'Fill in "{0}" as {1}.',
-    'Write "{0}" in the field "{1}".',
-    "Set {1} to {0}.",
-    'Enter the password "{0}" into the text field and press submit.',
-    'Put "{0}" in the {1} box',
-    "Type {0}.",
-)
 READING = (  # {0} is where the text to type stands
     "Type the text at {0}.",
     "Type what is written at {0}",
@@ -242,44 +206,6 @@ class SampleMaker:
             lines.append(f"{place} {widget.text}" if place_first else f"{widget.text} {place}")
         return [Message("user", (shown, question)), Message("assistant", ("\n".join(lines),))]
 
-    def copies(self, count: int = 8) -> Sample:
-        """Instructions whose answer repeats a string of theirs: many copies in one row, no picture.
-
-        An episode holds one or two strings to type, too few for a small model to learn copying from. The
-        click before each is there for its place in the conversation and is not trained on.
-        """
-        turns: list[Message] = [self.developer]
-        trained: list[bool] = []
-        for n in range(count):
-            text = self._string()
-            turns.append(Message("user", (self.random.choice(TYPING).format(text, self._string()),)))
-            if self.random.random() < 0.6:
-                point = [self.random.randrange(GRID), self.random.randrange(GRID)]
-                click = ToolCall(f"c{n}", "computer", {"action": "left_click", "coordinate": point})
-                turns.append(Message("assistant", (), None, (click,)))
-                turns.append(Message("tool", ("ok\nsettled",)))
-                trained.append(False)
-            call = ToolCall(f"t{n}", "computer", {"action": "type", "text": text})
-            turns.append(Message("assistant", (), None, (call,)))
-            trained.append(True)
-        rendered = self.chat.render_training(turns, self.tools)
-        return Sample(np.asarray(rendered.ids, np.int32), self._weights(rendered, trained))
-
-    def _string(self) -> str:
-        """Something to type: a name or a word, letters and digits at random, a date, or two of these."""
-        draw = self.random
-        kind = draw.random()
-        if kind < 0.45:
-            syllables = "".join(draw.choice(ONSETS) + draw.choice(VOWELS) for _ in range(draw.randint(1, 4)))
-            word = syllables + draw.choice(("", "n", "r", "s", "l", "tte", "nd", "x"))
-            return word.capitalize() if draw.random() < 0.6 else word
-        if kind < 0.75:
-            letters = string.ascii_letters + string.digits
-            return "".join(draw.choice(letters) for _ in range(draw.randint(1, 8)))
-        if kind < 0.85:
-            return f"{draw.randint(1, 12):02d}/{draw.randint(1, 28):02d}/{draw.randint(1990, 2030)}"
-        return " ".join(self._string() for _ in range(2))
-
     def text(self, length: int, files: Sequence[Path] = ()) -> Sample:
         """So many tokens of the standard library's sources (PSF licence), or of `files`; each is a target."""
         ids: list[int] = []
@@ -289,6 +215,11 @@ class SampleMaker:
             begin = self.random.randrange(max(1, len(text) - 4 * length))
             ids += self.tokenizer.encode(text[begin : begin + 4 * length])
         return Sample(np.asarray(ids[:length], np.int32), np.full(length, TEXT_WEIGHT, np.float32))
+
+    def talk(self, turns: list[Message], trained: list[bool]) -> Sample:
+        """A conversation without pictures; trained: of each turn of the model's, whether it is a target."""
+        rendered = self.chat.render_training(turns, self.tools)
+        return Sample(np.asarray(rendered.ids, np.int32), self._weights(rendered, trained))
 
     def dialogue(self, ep: TextEpisode) -> Sample:
         """A recorded conversation without pictures: its turns to be imitated count."""

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pilotfish.model.training.drills import copies
 from pilotfish.model.training.journal import Journal
 from pilotfish.model.training.loader import collate
 from pilotfish.model.training.parallel import Group
@@ -124,7 +125,7 @@ def test_a_signal_ends_a_session_with_a_checkpoint(shard_folder: Path, tmp_path:
 def test_a_loss_that_is_no_number_stops_before_anything_is_saved(tmp_path: Path) -> None:
     maker = SampleMaker(NANO, 0)
     journal = Journal(tmp_path / "train.jsonl", 25)
-    batch = collate([maker.copies(1)], maker.tokenizer.eos_id)
+    batch = collate([copies(maker, 1)], maker.tokenizer.eos_id)
     batch.origin = "of stream 3, sequences 1 to 9, made of shard-0-0.bin"
     journal.add(6, {"answer": torch.tensor(1.0)}, batch, 0.0)
     journal.add(7, {"answer": torch.tensor(float("nan")), "kl": torch.tensor(2.0)}, batch, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from pilotfish.agent.conversation import Conversation
 from pilotfish.model.images import clip_patches as reference_patches
 from pilotfish.model.protocol import Clip, Message, ToolCall
 from pilotfish.model.protocol import Image as Picture
-from pilotfish.model.training import train, trainee
+from pilotfish.model.training import drills, train, trainee
 from pilotfish.model.training.heads import LETTERS
 from pilotfish.model.training.loader import (
     BUCKETS,
@@ -207,7 +209,7 @@ def test_what_stands_at_a_place_is_read_and_typed(shard_folder: Path, maker: Sam
 
 
 def test_copies_ask_for_what_they_answer(maker: SampleMaker) -> None:
-    sample = maker.copies(4)
+    sample = drills.copies(maker, 4)
     answer = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist())
     whole = maker.tokenizer.decode(sample.ids.tolist())
     texts = [part.split("]<]")[0] for part in answer.split("<text>")[1:]]
@@ -216,10 +218,31 @@ def test_copies_ask_for_what_they_answer(maker: SampleMaker) -> None:
     assert "left_click" not in answer
 
 
+def test_sums_are_answered_rightly(maker: SampleMaker) -> None:
+    draw = random.Random(0)
+    unknowns = 0
+    for _ in range(600):
+        question, answer = drills.problem(draw)
+        found = re.search(r"\b(\d+|[a-z]) ([-+*x×]) (\d+|[a-z])\b(?: = (-?\d+))?", question)
+        assert found is not None, question
+        left, sign, right, result = found.groups()
+        unknown = next((side for side in (left, right) if not side.isdecimal()), None)
+        unknowns += unknown is not None
+        a, b = (answer if side == unknown else int(side) for side in (left, right))
+        computed = {"+": a + b, "-": a - b}.get(sign, a * b)
+        assert computed == (answer if unknown is None else int(result)), (question, answer)
+    assert 100 < unknowns < 300
+    sample = drills.sums(maker, 5)
+    answers = maker.tokenizer.decode(sample.ids[sample.weights > 0].tolist()).split("<text>")[1:]
+    assert len(answers) == 5
+    assert all(re.fullmatch(r"-?\d+", answer.split("]<]")[0]) for answer in answers)
+    assert len({drills.drilled(maker).ids.tobytes() for _ in range(10)}) == 10
+
+
 def test_pictures_and_clips_share_a_batch(shard_folder: Path, maker: SampleMaker) -> None:
     episodes = read_shard(shard_folder / "shard-0-0.bin")
     samples = [s for ep in episodes[:12] if (s := maker.questions(ep)) is not None]
-    batch = collate([*samples, maker.copies(2)], maker.tokenizer.eos_id)
+    batch = collate([*samples, drills.copies(maker, 2)], maker.tokenizer.eos_id)
     assert len(batch.image_frames) + len(batch.clip_frames) == len(samples)
     is_image = (batch.ids == maker.tokenizer.image_id).any(1)
     is_clip = (batch.ids == maker.tokenizer.video_id).any(1)
