@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,8 +70,10 @@ def drawn_batch(trainer: Trainer, tokens: int, length: int, seed: int) -> Batch:
 
 @dataclass
 class Cost:
-    """What the steps of one way took; operators: calls of torch's operators in a step, and the bytes these
-    allocated; launches, kernels: of the device, with `--profile`.
+    """What the steps of one way took.
+
+    parts: ms of each part of a step, the device idle between them. operators: calls of torch's operators in a
+    step, and the bytes these allocated; launches, kernels: of the device. These with `--profile`.
     """
 
     way: str
@@ -84,6 +86,7 @@ class Cost:
     allocated_gib: float = 0.0
     launches: int = 0
     kernels: str = ""
+    parts: dict[str, float] = field(default_factory=dict)
 
     def line(self) -> str:
         peak = "" if self.peak_gib is None else f", peak {self.peak_gib:.2f} GiB"
@@ -112,6 +115,29 @@ class Steps:
             torch.cuda.synchronize()
         return time.perf_counter() - began
 
+    def parts(self, steps: int) -> dict[str, float]:
+        """Median ms of each part of a step, when all of the one before is done on the device."""
+        taken: dict[str, list[float]] = {}
+        last = 0.0
+
+        def told(part: str) -> None:
+            nonlocal last
+            if self.on_gpu:
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            taken.setdefault(part, []).append((now - last) * 1e3)
+            last = now
+
+        before = self.trainer.trainee.told
+        self.trainer.trainee.told = told
+        try:
+            for _ in range(steps):
+                last = time.perf_counter()
+                self.seconds()
+        finally:
+            self.trainer.trainee.told = before
+        return {part: median(times) for part, times in taken.items()}
+
 
 def measure(settings: Settings, length: int, attention: str, steps: int, profiled: bool) -> Cost:
     """Train a few steps and forget them."""
@@ -130,6 +156,7 @@ def measure(settings: Settings, length: int, attention: str, steps: int, profile
         torch.cuda.max_memory_allocated() / 2**30 if one.on_gpu else None,
         float(one.trainer.journal.pending[-1][1]["answer"]),
     )
+    cost.parts = one.parts(steps)
     if profiled:
         add_profile(cost, one)
     return cost
@@ -187,6 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
                 cost = measure(settings, given.length, given.attention, given.steps, given.profile)
                 costs.append(cost)
                 print(cost.line(), flush=True)
+                print("  " + ", ".join(f"{part} {ms:.1f}" for part, ms in cost.parts.items()), flush=True)
                 if given.profile:
                     print(
                         f"{cost.operators:,} operator calls and {cost.allocated_gib:.2f} GiB allocated"

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pilotfish.model.training.loader import Batch
@@ -40,7 +41,13 @@ class Journal:
 
     def check(self) -> list[tuple[int, dict[str, float], str]]:
         """What is pending, in numbers. Raises `TrainingError`, which names the batch, if one is none."""
-        read = [(n, {k: float(v) for k, v in values.items()}, origin) for n, values, origin in self.pending]
+        # One look at the device for all of them.
+        there = [v.float() for _, report, _ in self.pending for v in report.values() if isinstance(v, Tensor)]
+        numbers = iter(torch.stack(there).tolist() if there else [])
+        read = [
+            (n, {k: next(numbers) if isinstance(v, Tensor) else v for k, v in report.items()}, origin)
+            for n, report, origin in self.pending
+        ]
         for step, values, origin in read:
             if not all(math.isfinite(v) for v in values.values()):
                 wrong = ", ".join(f"{k} {v:g}" for k, v in values.items() if not math.isfinite(v))

@@ -322,6 +322,8 @@ class Trainer:
         self.cursors[batch.stream] = batch.cursor
         self.next_stream = (batch.stream + 1) % max(1, s.workers)
         batch = self.onto(batch)
+        told = self.trainee.told
+        told("batch")
         waited = time.monotonic() - wait
         rate = self.rate = schedule(progress, self.step - self.first, s)
         for optimiser, base in zip(self.optimisers, (s.muon_lr, s.adam_lr), strict=True):
@@ -331,11 +333,15 @@ class Trainer:
         loss = parts["answer"] + s.kl_weight * parts["kl"]
         loss = loss + s.head_weight * sum(parts[k] for k in ("letters", "place", "centre") if k in parts)
         loss.backward()
+        told("backward")
         heads_only = self.step - self.first < s.head_steps
         norm = self.masters.take_gradients(self.group, "heads." if heads_only else "")
+        told("gradients")
         for optimiser in self.optimisers:
             optimiser.step()
+            told(type(optimiser).__name__)
         self.masters.publish()
+        told("publishing")
         if not heads_only:
             balance(self.model, s.balance_rate * rate, self.group)
         self.step += 1

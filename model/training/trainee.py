@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class Trainee(nn.Module):
         self.heads = DenseHeads(model.config, rows, columns)
         self.segment = PATCHES
         self.fused = False  # whether the model's regions are compiled
+        self.told: Callable[[str], None] = lambda part: None  # of each part of a step that is over
 
     def losses(self, batch: Batch, noise: float, attention: AttentionKind = "sparse") -> dict[str, Tensor]:
         """Every part of the loss, unweighted. `attention` is the main branch's; "dense" is the warm-up."""
@@ -86,12 +87,14 @@ class Trainee(nn.Module):
         c, tower = self.model.config, self.model.language_model.model
         places = batch.places or Places.of(batch.ids, batch.weights, (c.image_token_id, c.video_token_id))
         media = see(self.model, batch, noise, self.segment)
+        self.told("vision")
         ids = batch.ids.flatten()
         told = tower.embed_tokens(ids.index_select(0, places.told))
         shown = told[:0] if media is None else media.to(told.dtype)
         x_BTE = merged(told, shown, places).unflatten(0, batch.ids.shape)
         index_loss = IndexLoss()
         hidden_NE = tower(x_BTE, None, attention, index_loss).flatten(0, 1)
+        self.told("text")
         next_ids = ids.index_select(0, places.asked + 1)
         weights = batch.weights.flatten().index_select(0, places.asked + 1)
         answer = self._answer_loss(rows_at(hidden_NE, places.asked), next_ids, weights)
@@ -113,6 +116,7 @@ class Trainee(nn.Module):
                 cell % columns,
             )
             out |= self.heads.loss(media, rows_at(hidden_NE, places.shown), targets)
+        self.told("losses")
         return out
 
     @region

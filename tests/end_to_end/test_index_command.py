@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made.mkdir()
     (made / "shop.py").write_text("def price():\n    return 1\n")
     (made / "shop.png").write_bytes(b"\x89PNG")
+    time.sleep(0.2)  # what changed a moment ago may change again unseen, and is read again
     return made
 
 

@@ -149,6 +149,20 @@ def test_the_bench_needs_neither_shards_nor_what_a_gpu_machine_lacks(
     done = subprocess.run([*command, "--profile"], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert "eager: " in done.stdout
+    parts = dict(part.split() for part in done.stdout.splitlines()[1].split(", "))
+    assert list(parts) == [
+        "batch",
+        "vision",
+        "text",
+        "losses",
+        "backward",
+        "gradients",
+        "Muon",
+        "AdamW",
+        "publishing",
+    ]
+    assert all(float(ms) >= 0 for ms in parts.values())
+    assert float(parts["backward"]) > 0
     assert "operator calls" in done.stdout
     assert "aten::" in done.stdout
     assert bench.main([*command[3:], "--length", "20"]) == 1
