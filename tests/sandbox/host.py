@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,13 +34,22 @@ def alive(processes: set[tuple[int, str]]) -> list[str]:
 def _command_line(pid: int, start: str) -> str | None:
     """The command line of a process, None when it is dead: before the look, or between one file and the
     next.
+
+    One that has none has given its memory back and is about to be dead, or is just becoming another program:
+    which of the two shows soon.
     """
-    try:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    found = _stat(pid)
-    return line.replace(b"\0", b" ").decode("utf-8", "replace") if found and found[1] == start else None
+    until = time.monotonic() + 5
+    while True:
+        try:
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        found = _stat(pid)
+        if found is None or found[1] != start:
+            return None
+        if line or time.monotonic() > until:
+            return line.replace(b"\0", b" ").decode("utf-8", "replace")
+        time.sleep(0.001)
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
