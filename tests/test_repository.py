@@ -359,6 +359,30 @@ exec sleep 60
 """
 
 
+@pytest.mark.parametrize(
+    ("body", "told", "status"),
+    [
+        ("was = seen.exists(); seen.touch(); assert was", "That was FLAKY", 0),
+        ("assert not seen", "once more: half/test_it.py::test_it", 2),
+        ("import nothing_of_this_name", "once more", 2),
+    ],
+)
+def test_a_test_that_fails_once_is_told_and_one_that_fails_twice_is_red(
+    tmp_path: Path, body: str, told: str, status: int
+) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in (".setup", "half", "rest"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    (tmp_path / "rest/test_rest.py").write_text("def test_rest():\n    pass\n")
+    seen = f"    seen = __import__('pathlib').Path({str(tmp_path / 'seen')!r})\n"
+    (tmp_path / "half/test_it.py").write_text(f"def test_it():\n{seen}    {body}\n")
+    command = ["make", "-o", "lint", "-o", "setup", "test", "HALF=half", "REST=rest"]
+    own = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k not in ("MFLAGS", "TESTS")}
+    done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=120)
+    assert (told in done.stdout, done.returncode) == (True, status), done.stdout + done.stderr
+
+
 def test_an_interrupted_make_test_leaves_neither_half_of_it(tmp_path: Path) -> None:
     """Ctrl-C goes to all that runs in the foreground of the terminal."""
     shutil.copy(ROOT / "Makefile", tmp_path)
