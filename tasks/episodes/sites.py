@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pilotfish.tasks.episodes import words
 from pilotfish.tasks.episodes.pages import Screen
 from pilotfish.tasks.episodes.procedural import Scene
+from pilotfish.tasks.episodes.stages import FONTS
 from pilotfish.tasks.episodes.steps import Expert, Steps, click, done
 from pilotfish.tasks.episodes.widgets import Draft, element, escape, palette
 
@@ -25,7 +26,6 @@ const judge = (ok) => { window.__pfGoal = !!ok; };
 const say = (text) => { $('say').textContent = text; };
 const show = (id, on) => $(id).classList.toggle('hide', !on);
 """
-FONTS = ("DejaVu Sans", "DejaVu Sans", "DejaVu Serif", "DejaVu Sans Mono", "Arial", "Liberation Serif")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pilotfish.tasks.episodes.widgets import escape, palette
 PAGE_WIDTH, PAGE_HEIGHT = 168, 210
 MOST_WIDTH = 420  # CSS pixels of a page that flows
 FONTS = ("DejaVu Sans", "DejaVu Sans", "DejaVu Serif", "DejaVu Sans Mono", "Arial", "Liberation Serif")
+"""Of what looks like an application or its window."""
 
 
 @dataclass(frozen=True)
